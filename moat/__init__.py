@@ -1,0 +1,1 @@
+"""MOAT: joint alignment tuning of a planner and a grounder."""
