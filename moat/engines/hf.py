@@ -1,0 +1,163 @@
+"""The `hf` engine: batched sampling and scoring with transformers; the reference for every other engine.
+
+Sampling is a plain decode loop over a key-value cache. It differs from `model.generate` in one point: each request draws
+from its own random numbers, so a row's text does not depend on which rows share its batch (up to float rounding).
+Greedy decoding equals `model.generate` token for token (tested).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+Progress = Callable[[int], None]
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended: by its end token, or because the token limit was reached."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Generated token ids without the end token, and why they ended."""
+
+    ids: list[int]
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How to draw tokens. `temperature` 0 is greedy; `top_p` in (0, 1]; `max_new_tokens` counts the end token."""
+
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+
+
+def load_model(path: Path, dtype: str, device: str) -> PreTrainedModel:
+    """Load a local model folder for inference. Raises FileNotFoundError when it is not there."""
+    if not (path / "config.json").is_file():
+        raise FileNotFoundError(f"no model at {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+    return model.to(device).eval()
+
+
+def _left_pad(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask, each [rows, longest], aligned at the right edge."""
+    width = max(map(len, rows))
+    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for index, row in enumerate(rows):
+        ids[index, width - len(row) :] = torch.tensor(row, dtype=torch.long)
+        mask[index, width - len(row) :] = 1
+    return ids.to(device), mask.to(device)
+
+
+def _positions(mask: torch.Tensor) -> torch.Tensor:
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def choose(logits: torch.Tensor, uniform: torch.Tensor, decoding: Decoding) -> torch.Tensor:
+    """Next token of each row by the inverse of the cumulative distribution.
+
+    `logits` [rows, vocabulary], `uniform` [rows] in [0, 1). Nucleus: the smallest set of tokens, most probable first, whose
+    probability reaches `top_p`.
+    """
+    if decoding.temperature == 0:
+        return logits.argmax(-1)
+    probabilities = torch.softmax(logits.float() / decoding.temperature, dim=-1)
+    if decoding.top_p < 1:
+        ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        outside = ordered.cumsum(-1) - ordered >= decoding.top_p
+        probabilities = probabilities.masked_fill(outside.gather(-1, order.argsort(-1)), 0.0)
+    cumulative = probabilities.double().cumsum(-1)
+    target = uniform.double() * cumulative[:, -1]
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+
+
+class HFEngine:
+    """One model, ready to generate and to score. Rows are the caller's batches: a call is one batch."""
+
+    def __init__(self, model: PreTrainedModel, pad: int, end: int) -> None:
+        self.model = model
+        self.pad = pad
+        self.end = end
+        self.device = next(model.parameters()).device
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], decoding: Decoding) -> list[Generation]:
+        """Continue each prompt until its end token or `max_new_tokens`; one seed a row. Results in the prompts' order."""
+        ids, mask = _left_pad(prompts, self.pad, self.device)
+        limit = decoding.max_new_tokens
+        if decoding.temperature:
+            draws = np.stack([np.random.Generator(np.random.PCG64(seed)).random(limit) for seed in seeds])
+            uniform = torch.from_numpy(draws).to(self.device)
+        else:
+            uniform = torch.zeros((len(prompts), limit), device=self.device)
+        cache = DynamicCache(config=self.model.config)
+        produced: list[list[int]] = [[] for _ in prompts]
+        reasons = [FinishReason.LENGTH] * len(prompts)
+        alive = list(range(len(prompts)))  # the prompts' indices of the rows still in the batch
+        done = [False] * len(prompts)
+        positions = _positions(mask)
+        for step in range(limit):
+            logits = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+            tokens = choose(logits, uniform[:, step], decoding)
+            for index, token in zip(alive, tokens.tolist(), strict=True):
+                if done[index]:
+                    continue
+                if token == self.end:
+                    done[index] = True
+                    reasons[index] = FinishReason.STOP
+                else:
+                    produced[index].append(token)
+            keep = [row for row, index in enumerate(alive) if not done[index]]
+            if not keep:
+                break
+            if len(keep) <= len(alive) // 2:  # leave finished rows behind once they are half of the batch
+                rows = torch.tensor(keep, device=self.device)
+                cache.batch_select_indices(rows)
+                alive = [alive[row] for row in keep]
+                tokens, mask, uniform, positions = tokens[rows], mask[rows], uniform[rows], positions[rows]
+            ids = tokens[:, None]
+            mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
+            positions = positions[:, -1:] + 1
+        return [Generation(ids, reason) for ids, reason in zip(produced, reasons, strict=True)]
+
+    @torch.inference_mode()
+    def score(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Log-probability (nats, float32) of every completion token given its prompt and the tokens before it.
+
+        Raises ValueError when a prompt or a completion is empty.
+        """
+        if not all(prompts) or not all(completions):
+            raise ValueError("scoring needs at least one prompt token and one completion token in every row")
+        rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+        ids, mask = _left_pad(rows, self.pad, self.device)
+        longest = max(map(len, completions))
+        logits = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=_positions(mask),
+            use_cache=False,
+            logits_to_keep=longest + 1,
+        ).logits[:, :-1]
+        targets = ids[:, -longest:]
+        chosen = torch.log_softmax(logits.float(), dim=-1).gather(-1, targets[..., None])[..., 0].cpu().numpy()
+        return [chosen[row, longest - len(completion) :] for row, completion in enumerate(completions)]

@@ -1,0 +1,107 @@
+"""The one renderer: (role, task, subgoals, actions) to token ids. SFT, DPO, sampling, scoring and evaluation all use it.
+
+A prompt and a completion are encoded apart and joined as ids, so the ids that scoring conditions on are by construction
+the ids that training saw (joined text could merge tokens across the boundary). Rules:
+
+* one BOS at the start of the prompt when the tokenizer itself puts one there, none otherwise;
+* a completion ends with exactly one end token (the tokenizer's EOS), which SFT and DPO supervise;
+* nothing is truncated: a row over the length limit is the caller's to drop and count (`Example.__len__`).
+
+Formats: `lumos` is plain text turns, as in the public Lumos data (reference: the authors' data files); `chat` is the
+model's own chat template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Format = Literal["lumos", "chat"]
+
+PLANNER_INSTRUCTION = "Write a plan of subgoals that solves the task."
+GROUNDER_INSTRUCTION = "Turn the subgoals into actions. Use only these actions:"
+USER, ASSISTANT = "<|user|>\n", "\n<|assistant|>\n"
+TASK, ENVIRONMENT, TO_GROUND = "\nTask: ", "; Initial Environment Description: None.", "\nSubgoals to be grounded: "
+
+
+class Role(StrEnum):
+    """The two agents that are trained together."""
+
+    PLANNER = "planner"
+    GROUNDER = "grounder"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt and its completion as token ids; the completion ends with the end token and is what is supervised."""
+
+    prompt: list[int]
+    completion: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.completion)
+
+
+class Renderer:
+    """Turns tasks, plans and actions into token ids for one tokenizer and one format.
+
+    Raises ValueError when the tokenizer has no end token, or no chat template under `format="chat"`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, format: Format) -> None:
+        if tokenizer.eos_token_id is None:
+            raise ValueError(f"the tokenizer of {tokenizer.name_or_path} has no EOS token: no answer could ever end")
+        if format == "chat" and not tokenizer.chat_template:
+            raise ValueError(
+                f"the tokenizer of {tokenizer.name_or_path} has no chat template: set `format: lumos` in params.yaml"
+            )
+        self.tokenizer = tokenizer
+        self.format = format
+        self.end: int = tokenizer.eos_token_id
+        first = tokenizer("a").input_ids[:1]
+        self._bos: list[int] = first if first == [tokenizer.bos_token_id] else []
+
+    def _encode(self, text: str) -> list[int]:
+        """Ids of `text` as data: no BOS, no EOS, and a special token's name in it is ordinary text."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+        return ids
+
+    def _prompt(self, content: str) -> list[int]:
+        if self.format == "lumos":
+            return self._bos + self._encode(USER + content + ASSISTANT)
+        messages = [{"role": "user", "content": content}]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
+        return ids
+
+    def planner_prompt(self, task: str) -> list[int]:
+        """Ids that a subgoal sequence for `task` follows."""
+        return self._prompt(PLANNER_INSTRUCTION + TASK + task + ENVIRONMENT)
+
+    def grounder_prompt(self, task: str, tools: str, subgoals: str) -> list[int]:
+        """Ids that the actions for `subgoals` follow; `tools` is the action list with its documentation."""
+        return self._prompt(f"{GROUNDER_INSTRUCTION} {tools}{TASK}{task}{TO_GROUND}{subgoals}")
+
+    def completion(self, text: str) -> list[int]:
+        """Ids of an answer, with its end token. Raises ValueError on an empty answer."""
+        ids = self._encode(text)
+        if not ids:
+            raise ValueError("an empty completion has no tokens to train on or to score")
+        return [*ids, self.end]
+
+    def planner_example(self, task: str, subgoals: str) -> Example:
+        """What the planner is trained on."""
+        return Example(self.planner_prompt(task), self.completion(subgoals))
+
+    def grounder_example(self, task: str, tools: str, subgoals: str, actions: str) -> Example:
+        """What the grounder is trained on, and scored with."""
+        return Example(self.grounder_prompt(task, tools, subgoals), self.completion(actions))
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of generated ids, without the end token."""
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text

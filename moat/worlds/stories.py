@@ -1,0 +1,250 @@
+"""Generator of multi-step arithmetic stories: the built-in task source of the `tiny` profile.
+
+A story starts with an amount, changes it in 2 to 4 steps (add, subtract, multiply, divide; one number each) and asks
+for the amount at the end; distractor sentences carry numbers of their own. Every story comes with its gold actions, its
+gold answer and one gold plan per annotator style:
+
+* `numbers`    names operation and numbers: `Subgoal 1: Add 5 to 14; Subgoal 2: Multiply the result by 3`
+* `operation`  names the operation only:    `Subgoal 1: Add what comes in; Subgoal 2: Multiply what there is`
+* `vague`      names neither:               `Subgoal 1: Find the next amount; Subgoal 2: Find the last amount`
+
+All three are right plans of the same task. Two teams of annotators that prefer different styles give a planner and a
+grounder that do not fit each other: the mismatch that joint training has to find and mend.
+
+Two families share their cue words ("more", "away", "times", "equally") and nothing else: `things` is trained on, `travel`
+is held out as a source. Within `things`, the evaluation split uses names and phrasings that the training split never
+shows; a phrasing of the evaluation split is a new arrangement of words that training does show.
+
+Nothing here knows a model; all randomness comes from one seed per story, so a story never depends on its neighbours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+Family = Literal["things", "travel"]
+Split = Literal["train", "eval"]
+OPERATIONS = ("add", "subtract", "multiply", "divide")
+STYLES = ("numbers", "operation", "vague")
+SMALLEST, LARGEST = 2, 99  # every number that a story names
+LARGEST_RESULT = 9999  # every intermediate result is a whole number from 1 to this
+
+TRAIN_NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo", "Ivy", "Jon", "Kim", "Leo")
+EVAL_NAMES = ("Mia", "Ned", "Ola", "Pia", "Quin", "Rosa", "Sam", "Tess")
+ITEMS = ("apples", "books", "cards", "coins", "hats", "kites", "pens", "shells")
+
+# {n} the name, {i} the item, {k} the number; {m}, {j}: another name, another item (distractors)
+PHRASES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
+    ("things", "train"): {
+        "start": ("{n} has {k} {i}.", "There are {k} {i} at the home of {n}."),
+        "add": ("{n} buys {k} more.", "Then {n} gets {k} {i} from a friend."),
+        "subtract": ("{n} gives {k} away.", "Then {n} loses {k} {i}."),
+        "multiply": ("A year later {n} has {k} times as many.", "Then the number grows {k} times."),
+        "divide": ("{n} shares them equally among {k} friends and counts one part.",
+                   "Then {n} puts them into {k} equal bags and keeps one bag."),
+        "distractor": ("{m} has {k} {j}.", "Then {m} buys {k} {j}.", "{m} counts {k} {j} at the home of {n}."),
+        "question": ("How many {i} does {n} have now?", "How many {i} are there at the end?"),
+    },
+    ("things", "eval"): {
+        "start": ("{n} counts {k} {i} at home.", "There are {k} {i} and {n} keeps them."),
+        "add": ("Then {n} gets {k} more from a friend.", "Then {n} buys {k} {i}."),
+        "subtract": ("Then {n} gives {k} {i} away.", "{n} loses {k}."),
+        "multiply": ("Then {n} has {k} times as many.", "A year later the number grows {k} times."),
+        "divide": ("Then {n} shares them equally among {k} friends and keeps one part.",
+                   "{n} puts them into {k} equal bags and counts one bag."),
+        "distractor": ("Then {m} has {k} {j}.", "There are {k} {j} at the home of {m}.", "{m} buys {k} {j}."),
+        "question": ("How many {i} does {n} have at the end?", "How many {i} are there now?"),
+    },
+    ("travel", "eval"): {
+        "start": ("A train carries {k} people.", "There are {k} people at the station."),
+        "add": ("Then it gets {k} more.", "{k} more people come from a bus."),
+        "subtract": ("Then {k} people go away.", "The train loses {k} people."),
+        "multiply": ("A year later it has {k} times as many.", "In the city the number grows {k} times."),
+        "divide": ("Then they go equally into {k} trains and {m} counts one train.",
+                   "They are put into {k} equal parts and {m} keeps one part."),
+        "distractor": ("{m} has {k} {j}.", "A bus carries {k} {j}."),
+        "question": ("How many people are there at the end?", "How many people does it have now?"),
+    },
+}
+
+_SYMBOL = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+_OPERATION_PLAN = {
+    "add": "Add what comes in",
+    "subtract": "Subtract what goes away",
+    "multiply": "Multiply what there is",
+    "divide": "Divide what there is",
+}
+_NUMBERS_PLAN = {
+    "add": "Add {k} to {x}",
+    "subtract": "Subtract {k} from {x}",
+    "multiply": "Multiply {x} by {k}",
+    "divide": "Divide {x} by {k}",
+}
+_VAGUE_NEXT, _VAGUE_LAST = "Find the next amount", "Find the last amount"
+_OPERAND = r"(?:\d+|the result)"
+_STYLE_PATTERNS = {
+    "numbers": re.compile(
+        rf"Add \d+ to {_OPERAND}|Subtract \d+ from {_OPERAND}|(?:Multiply|Divide) {_OPERAND} by \d+"
+    ),
+    "operation": re.compile("|".join(_OPERATION_PLAN.values())),
+    "vague": re.compile(f"{_VAGUE_NEXT}|{_VAGUE_LAST}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One task with everything that is right about it.
+
+    `plans` has one text per style of `STYLES`; `signature` is the chain of operations and numbers, equal for two stories
+    that differ in words alone.
+    """
+
+    text: str
+    actions: str
+    answer: str
+    plans: dict[str, str]
+    signature: tuple[int | str, ...]
+
+
+def generator(*parts: object) -> np.random.Generator:
+    """A random generator that depends on `parts` alone, on every machine."""
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
+
+
+def _chain(rng: np.random.Generator, n_steps: int) -> list[tuple[str, int]] | None:
+    """Draw a start and `n_steps` operations, or None when a result leaves the allowed whole numbers."""
+    start = int(rng.integers(SMALLEST, LARGEST + 1))
+    chain: list[tuple[str, int]] = [("start", start)]
+    value = Fraction(start)
+    for _ in range(n_steps):
+        operation = OPERATIONS[rng.integers(len(OPERATIONS))]
+        number = int(rng.integers(SMALLEST, 13 if operation in ("multiply", "divide") else LARGEST + 1))
+        value = {
+            "add": value + number,
+            "subtract": value - number,
+            "multiply": value * number,
+            "divide": value / number,
+        }[operation]
+        if value.denominator != 1 or not 1 <= value <= LARGEST_RESULT:
+            return None
+        chain.append((operation, number))
+    return [*chain, ("answer", int(value))]
+
+
+def _plans(steps: Sequence[tuple[str, int]], start: int) -> dict[str, str]:
+    """One gold plan per style for the operations `steps` on `start`."""
+    per_style: dict[str, list[str]] = {style: [] for style in STYLES}
+    for index, (operation, number) in enumerate(steps):
+        operand = str(start) if index == 0 else "the result"
+        per_style["numbers"].append(_NUMBERS_PLAN[operation].format(k=number, x=operand))
+        per_style["operation"].append(_OPERATION_PLAN[operation])
+        per_style["vague"].append(_VAGUE_LAST if index == len(steps) - 1 else _VAGUE_NEXT)
+    return {style: join_subgoals(goals) for style, goals in per_style.items()}
+
+
+def join_subgoals(goals: Sequence[str]) -> str:
+    """`["a", "b"]` → `Subgoal 1: a; Subgoal 2: b`."""
+    return "; ".join(f"Subgoal {number}: {goal}" for number, goal in enumerate(goals, 1))
+
+
+def story(family: Family, split: Split, steps: Sequence[int], distractors: Sequence[float], *seed: object) -> Story:
+    """Draw the story that `seed` names.
+
+    `steps` lists the possible numbers of operations (drawn evenly); `distractors[d]` is the probability of `d` distractor
+    sentences. Raises KeyError for a family and split that have no phrasings (`travel` has no training split).
+    """
+    rng = generator("story", family, split, *seed)
+    phrases = PHRASES[family, split]
+    names = TRAIN_NAMES if split == "train" else EVAL_NAMES
+    chain = None
+    n_steps = int(steps[rng.integers(len(steps))])
+    while chain is None:
+        chain = _chain(rng, n_steps)
+    (_, start), *operations, (_, answer) = chain
+    name, other = (names[i] for i in rng.permutation(len(names))[:2])
+    item, *other_items = (ITEMS[i] for i in rng.permutation(len(ITEMS))[:3])
+
+    def say(kind: str, number: int = 0, thing: str = "") -> str:
+        template = phrases[kind][rng.integers(len(phrases[kind]))]
+        return template.format(n=name, m=other, i=item, j=thing, k=number)
+
+    sentences = [say("start", start), *(say(operation, number) for operation, number in operations)]
+    for thing in other_items[: rng.choice(len(distractors), p=list(distractors))]:
+        number = int(rng.integers(SMALLEST, LARGEST + 1))
+        sentences.insert(int(rng.integers(1, len(sentences) + 1)), say("distractor", number, thing))
+    sentences.append(say("question"))
+
+    left, actions = str(start), []
+    for index, (operation, number) in enumerate(operations, 1):
+        actions.append(f"R{index} = Calculator({left} {_SYMBOL[operation]} {number})")
+        left = f"R{index}"
+    return Story(
+        text=" ".join(sentences),
+        actions="; ".join(actions),
+        answer=str(answer),
+        plans=_plans(operations, start),
+        signature=(start, *(part for step in operations for part in step)),
+    )
+
+
+def stories(
+    family: Family,
+    split: Split,
+    count: int,
+    steps: Sequence[int],
+    distractors: Sequence[float],
+    seed: str,
+    taken: set[tuple[int | str, ...]],
+) -> Iterator[Story]:
+    """Yield `count` stories whose signatures are neither in `taken` nor equal to each other; adds theirs to `taken`."""
+    index = 0
+    while count:
+        drawn = story(family, split, steps, distractors, seed, index)
+        index += 1
+        if drawn.signature in taken:
+            continue
+        taken.add(drawn.signature)
+        count -= 1
+        yield drawn
+
+
+def style_of(subgoals: str) -> str:
+    """Name the annotator style of a plan: one of `STYLES`, `mixed` when its subgoals differ in style, else `other`."""
+    goals = re.split(r"; (?=Subgoal \d+: )", subgoals)
+    found = set()
+    for number, goal in enumerate(goals, 1):
+        head, _, body = goal.partition(": ")
+        if head != f"Subgoal {number}":
+            return "other"
+        found.add(next((style for style, pattern in _STYLE_PATTERNS.items() if pattern.fullmatch(body)), "other"))
+    if "other" in found:
+        return "other"
+    return found.pop() if len(found) == 1 else "mixed"
+
+
+def lexicon() -> list[str]:
+    """Words and frequent phrases of stories, plans and actions: the tokens of the embedded tokenizer, in a fixed order."""
+    phrases = ["; ", *(f"Subgoal {n}: " for n in range(1, 5)), *(f"; Subgoal {n}: " for n in range(2, 5))]
+    phrases += [f"R{n} = Calculator(" for n in range(1, 5)] + [f"); R{n} = Calculator(" for n in range(2, 5)]
+    phrases += [f"R{n} = Calculator(R{n - 1}" for n in range(2, 5)]
+    phrases += [f"); R{n} = Calculator(R{n - 1}" for n in range(2, 5)]
+    phrases += [f" {symbol} " for symbol in _SYMBOL.values()] + ["R1", "R2", "R3"]
+    phrases += [*_OPERATION_PLAN.values(), _VAGUE_NEXT, _VAGUE_LAST]
+    phrases += ["Add ", "Subtract ", "Multiply ", "Divide ", " to ", " from ", " by ", "the result"]
+    words: set[str] = set()
+    for kinds in PHRASES.values():
+        for templates in kinds.values():
+            for template in templates:
+                words.update(re.findall(r" ?[A-Za-z]+", re.sub(r"\{\w\}", "0", template)))
+                words.update(f" {word}" for word in re.findall(r"^[A-Z][a-z]*", template))
+    words.update(prefix + name for name in (*TRAIN_NAMES, *EVAL_NAMES) for prefix in ("", " "))
+    words.update(f" {item}" for item in ITEMS)
+    return list(dict.fromkeys([*phrases, *sorted(words)]))

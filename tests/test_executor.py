@@ -1,0 +1,199 @@
+"""Running actions: moat/executor.py."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moat.actions import substitute
+from moat.executor import (
+    MATHS_TOOLS,
+    TOOL_DOCS,
+    TOOLS,
+    Execution,
+    Failure,
+    Outcome,
+    ToolError,
+    documentation,
+    execute,
+    outcome,
+)
+
+LIGHT = settings(deadline=None, max_examples=100)
+
+
+def run(text):
+    return execute(text, MATHS_TOOLS)
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_is_the_last_result():
+    assert run("R1 = Calculator(28 * 1/7); R2 = Calculator(28 - R1)") == Execution(
+        "24", None, "", (("R1", "4"), ("R2", "24"))
+    )
+
+
+@pytest.mark.trap(29)
+def test_r10_is_not_r1_and_a_nought():
+    assert run("R1 = Calculator(3); R10 = Calculator(70); R2 = Calculator(R10 - R1)").answer == "67"
+
+
+@pytest.mark.trap(29)
+def test_an_assignment_gives_the_result_it_names():
+    assert run("R4 = Calculator(1/3); R5 = R4").results == (("R4", "1/3"), ("R5", "1/3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("R1 = Calculator(1 - 4); R2 = Calculator(R1 ** 2)", "9"),
+        ("R1 = Calculator(1 - 4); R2 = Calculator(2 - R1)", "5"),
+        ("R1 = Calculator(1 / 3); R2 = Calculator(1 / R1)", "3"),
+        ("R1 = Calculator(1 / 3); R2 = Calculator(R1 * 3)", "1"),
+        ("R1 = Calculator(1 + 49); R2 = Calculator(R1% * 10)", "5"),
+        ("R1 = Calculator(0 - 5); R2 = Calculator(17 % R1)", "-3"),
+        ("R1 = Calculator(3); R2 = Calculator($R1 + $2)", "5"),
+    ],
+)
+def test_a_result_stays_one_operand(text, answer):
+    assert run(text).answer == answer
+
+
+@pytest.mark.parametrize("argument", ["R1.5", "1,R1", "2R1", "R1 R1", "R1(2)"])
+def test_a_result_is_never_glued_to_the_digits_beside_it(argument):
+    assert run(f"R1 = Calculator(500); R2 = Calculator({argument})").failure == Failure.TOOL_ERROR
+
+
+def test_a_comparison_prints_its_truth():
+    assert run("R1 = Calculator(6 > 3)").answer == "True"
+
+
+def test_a_tool_sees_its_raw_arguments_and_the_results_so_far():
+    seen = []
+
+    def tool(arguments, results):
+        seen.append((arguments, dict(results)))
+        return substitute(arguments, results).upper()
+
+    assert execute("R1 = T(a; b); R2 = T([R1], c)", {"T": tool}).answer == "[A; B], C"
+    assert seen == [("a; b", {}), ("[R1], c", {"R1": "A; B"})]
+
+
+# --- failures ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("", Failure.EMPTY),
+        (" \n\t", Failure.EMPTY),
+        ("I cannot do that.", Failure.SYNTAX),
+        ("R1 = Calculator(2", Failure.SYNTAX),
+        ("R1 = Calculator(2); R1 = Calculator(3)", Failure.SYNTAX),
+        ("R1 = Oracle(2)", Failure.UNKNOWN_TOOL),
+        ("R1 = calculator(2)", Failure.UNKNOWN_TOOL),
+        ("R1 = Calculator(R2)", Failure.UNDEFINED_REFERENCE),
+        ("R1 = Calculator(R1)", Failure.UNDEFINED_REFERENCE),
+        ("R1 = R2; R2 = Calculator(1)", Failure.UNDEFINED_REFERENCE),
+        ("R1 = Calculator(1 / 0)", Failure.TOOL_ERROR),
+        ("R1 = Calculator(two)", Failure.TOOL_ERROR),
+        ("R1 = Calculator()", Failure.TOOL_ERROR),
+    ],
+)
+@pytest.mark.trap(33)
+def test_a_failure_has_its_kind_and_no_answer(text, failure):
+    execution = run(text)
+    assert (execution.failure, execution.answer) == (failure, None)
+
+
+def test_a_failure_keeps_the_results_before_it():
+    execution = run("R1 = Calculator(2); R2 = Calculator(R1 / 0); R3 = Calculator(3)")
+    assert execution.results == (("R1", "2"),)
+
+
+def test_a_failure_says_where_and_why():
+    assert run("R1 = Calculator(1); R2 = Calculator(R1 / 0)").message == (
+        "R2: Calculator: division_by_zero: division by zero"
+    )
+
+
+@pytest.mark.trap(31)
+@pytest.mark.parametrize(
+    "expression", ["9**9**9", "().__class__", "__import__('os')", "(" * 10_000 + ")" * 10_000, "٣", "'" * 5000]
+)
+def test_an_attack_is_a_failure(expression):
+    assert run(f"R1 = Calculator({expression})").failure in (Failure.TOOL_ERROR, Failure.SYNTAX)
+
+
+def test_repeated_squaring_ends_in_a_failure():
+    text = "R1 = Calculator(9)" + "".join(f"; R{i + 1} = Calculator(R{i} * R{i})" for i in range(1, 500))
+    assert run(text).failure == Failure.TOOL_ERROR
+
+
+def test_a_tool_error_becomes_a_failure_and_a_faulty_tool_does_not():
+    def tool(arguments, results):
+        raise ToolError("closed") if arguments == "a" else ZeroDivisionError
+
+    assert execute("R1 = T(a)", {"T": tool}).message == "R1: T: closed"
+    with pytest.raises(ZeroDivisionError):
+        execute("R1 = T(b)", {"T": tool})
+
+
+@LIGHT
+@given(
+    st.text(st.characters())
+    | st.text("R12=Calculator();+ \n", max_size=40)
+    | st.lists(st.text(max_size=20).map("Calculator({})".format) | st.sampled_from(["R1", "R2"]), max_size=4).map(
+        lambda parts: "; ".join(f"R{i} = {part}" for i, part in enumerate(parts, 1))
+    )
+)
+def test_no_text_makes_the_executor_raise(text):
+    execution = run(text)
+    assert (execution.answer is None) == (execution.failure is not None)
+
+
+@LIGHT
+@given(st.text(st.characters()))
+def test_messages_can_be_stored_as_utf8(text):
+    assert run(f"R1 = Calculator(x{text})").message.encode()
+
+
+# --- outcomes ------------------------------------------------------------------------------------------------------
+
+
+def test_an_equal_value_reaches_the_gold():
+    assert outcome(run("R1 = Calculator(9 / 2)"), "4.5") == Outcome.REACHED
+
+
+def test_another_value_does_not_reach_the_gold():
+    assert outcome(run("R1 = Calculator(9 / 2)"), "4") == Outcome.NOT_REACHED
+
+
+@pytest.mark.trap(33)
+@pytest.mark.parametrize("failure", Failure)
+@pytest.mark.parametrize("gold", ["no", "False", "0", ""])
+def test_a_failure_is_the_outcome_of_its_name_whatever_the_gold(failure, gold):
+    assert outcome(Execution(None, failure, "", ()), gold) == failure.value
+
+
+def test_an_empty_result_reaches_nothing():
+    assert outcome(Execution("", None, "", (("R1", ""),)), "no") == Outcome.NOT_REACHED
+
+
+# --- documentation -------------------------------------------------------------------------------------------------
+
+
+def test_the_documentation_lists_the_actions_and_a_line_for_each():
+    assert documentation("maths") == (
+        "Actions: Calculator\nCalculator(expression) -> number: evaluates an arithmetic expression"
+    )
+
+
+def test_every_tool_is_documented():
+    assert {tool for tools in TOOLS.values() for tool in tools} == set(TOOL_DOCS)
+
+
+def test_an_unknown_domain_is_named():
+    with pytest.raises(ValueError, match="cooking"):
+        documentation("cooking")
