@@ -1,22 +1,33 @@
-"""The embedded base model: a word-level tokenizer and a small Llama with fresh weights, made from a seed.
+"""The embedded base model: a word-level tokenizer and a small Llama, pretrained on repetition, made from a seed.
 
-Nothing is downloaded. The tokenizer knows the stories' words and frequent phrases as one token each, digits singly, and
-every printable ASCII character as a fallback, so any ASCII text is encoded without loss.
+Nothing is downloaded. The tokenizer knows the stories' words and frequent phrases as one token each, and numbers up to 99;
+longer numbers go digit by digit, and every printable ASCII character is a token, so any ASCII text is encoded without loss.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import string
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from moat.tokens import ASSISTANT, ENVIRONMENT, GROUNDER_INSTRUCTION, PLANNER_INSTRUCTION, TASK, TO_GROUND, USER
-from moat.worlds.stories import lexicon
+from moat.worlds.stories import EVAL_NAMES, TRAIN_NAMES, generator, lexicon, story
 
+IGNORED = -100  # a label that no loss counts
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+def _bounded(phrase: str) -> str:
+    """Pattern of `phrase` that does not match inside a longer word or number."""
+    if phrase.isdigit():
+        return rf"(?<!\d){phrase}(?!\d)"
+    return re.escape(phrase) + (r"(?![A-Za-z])" if phrase[-1].isalpha() else "")
 
 
 def word_tokenizer(phrases: list[str]) -> PreTrainedTokenizerFast:
@@ -25,9 +36,10 @@ def word_tokenizer(phrases: list[str]) -> PreTrainedTokenizerFast:
     pieces = list(dict.fromkeys([*SPECIAL, *frame, *phrases, *(c for c in string.printable if c not in "\x0b\x0c")]))
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     whole = sorted((p for p in pieces[len(SPECIAL) :] if len(p) > 1), key=lambda p: (-len(p), p))
-    # A word phrase must not match inside a longer word; ` ?[A-Za-z]+` then takes unknown words, cut into characters.
-    alternatives = [re.escape(p) + (r"(?![A-Za-z])" if p[-1].isalpha() else "") for p in whole]
-    alternatives += [" ?[A-Za-z]+", r"[\s\S]"]
+    # A word must not match inside a longer word, nor a number inside a longer number; the two last alternatives take what
+    # is unknown, which the WordPiece model then cuts into characters.
+    alternatives = [_bounded(p) for p in whole]
+    alternatives += [" ?[A-Za-z]+", r"\d", r"[\s\S]"]
     tokenizer = Tokenizer(
         models.WordPiece(vocabulary, unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=10_000)
     )
@@ -55,7 +67,7 @@ def scratch_model(
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden_size,
-        intermediate_size=4 * hidden_size,
+        intermediate_size=2 * hidden_size,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         max_position_embeddings=positions,
@@ -64,13 +76,67 @@ def scratch_model(
         bos_token_id=1,
         eos_token_id=2,
         attention_dropout=0.0,
+        initializer_range=hidden_size**-0.5,
     )
     return LlamaForCausalLM(config)
 
 
-def embedded(
-    hidden_size: int, layers: int, heads: int, positions: int, tools: str, seed: int
-) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """The tiny profile's base model and tokenizer; `tools` (the action documentation) becomes one token."""
-    tokenizer = word_tokenizer([" " + tools, *lexicon()])
-    return scratch_model(len(tokenizer), hidden_size, layers, heads, positions, seed), tokenizer
+def _repetition(
+    tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator, names: Sequence[str]
+) -> tuple[list[int], int]:
+    """A text said twice, and where its second saying begins: a story with its sentences in another order, or random tokens."""
+    bos = [tokenizer.bos_token_id]
+    if rng.random() < 0.5:
+        said = rng.integers(len(SPECIAL), len(tokenizer), rng.integers(8, 36)).tolist()
+        return [*bos, *said, *said], 1 + len(said)
+    text = story("things", "train", (2, 3), (0.4, 0.4, 0.2), "pretraining", rng.integers(2**62), names=names).text
+    sentences = [tokenizer(part, add_special_tokens=False).input_ids for part in re.split(r"(?<=\. )", text)]
+    first = [token for sentence in sentences for token in sentence]
+    second = [token for index in rng.permutation(len(sentences)) for token in sentences[index]]
+    return [*bos, *first, *second], 1 + len(first)
+
+
+def pretrain(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    updates: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    advance: Callable[[int], None],
+) -> float:
+    """Teach fresh weights to find and to repeat what was said before; returns the last loss (nats per token).
+
+    This is the small stand-in for a language model's pretraining: it knows every word, and copies, but has seen no plan
+    and no action. The loss is the mean NLL over the second saying; AdamW with a linear decay.
+    """
+    rng = generator("pretraining", seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
+    warmup = max(1, updates // 40)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, (i + 1) / warmup) * (1 - i / updates))
+    names = (*TRAIN_NAMES, *EVAL_NAMES)
+    model.train()
+    value = math.nan
+    for _ in range(updates):
+        rows = [_repetition(tokenizer, rng, names) for _ in range(batch_size)]
+        width = max(len(ids) for ids, _ in rows)
+        ids = torch.full((batch_size, width), tokenizer.pad_token_id)
+        labels = torch.full((batch_size, width), IGNORED)
+        for index, (row, start) in enumerate(rows):
+            ids[index, : len(row)] = torch.tensor(row)
+            labels[index, start : len(row)] = torch.tensor(row[start:])
+        loss = model(input_ids=ids, attention_mask=(ids != tokenizer.pad_token_id).long(), labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        value = float(loss.detach())
+        advance(1)
+    model.eval()
+    return value
+
+
+def phrases(documentations: Sequence[str]) -> list[str]:
+    """The embedded tokenizer's phrases: every domain's action documentation, then the stories' lexicon."""
+    return [f" {text}" for text in documentations] + lexicon()

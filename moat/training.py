@@ -9,54 +9,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
+from moat import models
+from moat.machine import Machine
+from moat.params import Align, Sft
+from moat.stage import Advance, Stage
 from moat.tokens import Example
 
 IGNORED = -100  # a label that no loss counts
+# What a model folder keeps of the training log, an entry an update; no times, so that equal runs have equal bytes.
+LOGGED = {
+    "update",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "logps/chosen",
+    "logps/rejected",
+    "rewards/margins",
+    "rewards/accuracies",
+    "mean_token_accuracy",
+    "entropy",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Optimisation:
-    """What defines an optimisation; `batch_size` is the effective one, in rows (SFT) or pairs (DPO)."""
-
-    epochs: float
-    learning_rate: float
-    batch_size: int
-    schedule: Literal["linear", "cosine", "constant"]
-    warmup_ratio: float
-    weight_decay: float
-    max_grad_norm: float
-    seed: int
-    updates: int | None = None  # optimiser steps; None: as many as `epochs` take
-
-    def total_updates(self, rows: int) -> int:
-        """Optimiser steps over `rows` rows; the last batch of an epoch may be smaller."""
-        return self.updates or math.ceil(math.ceil(rows / self.batch_size) * self.epochs)
+def updates_for(settings: Sft, rows: int) -> int:
+    """Optimiser steps over `rows` rows (or pairs); the last batch of an epoch may be smaller."""
+    return math.ceil(math.ceil(rows / settings.batch_size) * settings.epochs)
 
 
 class RowError(RuntimeError):
     """A training row that cannot be learned from, named."""
 
 
+class BatchError(ValueError):
+    """An effective batch that this machine's settings cannot make."""
+
+
 class _Watch(TrainerCallback):
     """Reports every finished update and stops on a loss that is not a number."""
 
-    def __init__(self, advance: Any) -> None:
+    def __init__(self, advance: Advance) -> None:
         self.advance = advance
         self.history: list[dict[str, float]] = []
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.advance(1)
 
     def on_log(
@@ -96,28 +99,31 @@ def check_rows(rows: Sequence[Example], names: Sequence[str], max_length: int) -
             raise RowError(f"row {name} has no supervised token")
 
 
-def _arguments(how: Optimisation, rows: int, scratch: Path, micro_batch: int, dtype: str, device: str) -> dict[str, Any]:
-    """The settings that SFTConfig and DPOConfig share. Raises ValueError when the batch cannot be divided."""
-    if how.batch_size % micro_batch:
-        raise ValueError(
-            f"effective batch {how.batch_size} is not a multiple of micro_batch {micro_batch}: "
+def arguments(settings: Sft, updates: int, seed: int, machine: Machine) -> dict[str, Any]:
+    """What SFTConfig and DPOConfig share. Raises BatchError when the effective batch cannot be divided."""
+    device, dtype = models.device_and_dtype(machine)
+    micro_batch = machine.micro_batch or settings.batch_size
+    if settings.batch_size % micro_batch:
+        raise BatchError(
+            f"the effective batch {settings.batch_size} is not a multiple of micro_batch {micro_batch}: "
             "change micro_batch in machine.yaml"
         )
+    seed %= 2**32  # numpy's generators, which the trainer seeds, take 32 bits
     return dict(
-        output_dir=str(scratch),
-        max_steps=how.total_updates(rows),
+        output_dir=machine.scratch,
+        max_steps=updates,
         per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=how.batch_size // micro_batch,
-        learning_rate=how.learning_rate,
-        lr_scheduler_type=how.schedule,
-        warmup_steps=math.ceil(how.warmup_ratio * how.total_updates(rows)),
-        weight_decay=how.weight_decay,
-        max_grad_norm=how.max_grad_norm,
+        gradient_accumulation_steps=settings.batch_size // micro_batch,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.schedule,
+        warmup_steps=math.ceil(settings.warmup_ratio * updates),
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
         optim="adamw_torch",
         adam_beta1=0.9,
         adam_beta2=0.999,
-        seed=how.seed,
-        data_seed=how.seed,
+        seed=seed,
+        data_seed=seed,
         bf16=dtype == "bfloat16",
         fp16=False,
         gradient_checkpointing=False,
@@ -143,12 +149,8 @@ def sft(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Example],
-    how: Optimisation,
-    *,
-    scratch: Path,
-    micro_batch: int,
-    dtype: str,
-    advance: Any,
+    arguments: dict[str, Any],
+    advance: Advance,
 ) -> list[dict[str, float]]:
     """Fine-tune `model` in place on the completions of `rows`; returns the log, one entry an update.
 
@@ -161,7 +163,7 @@ def sft(
         }
     )
     config = SFTConfig(
-        **_arguments(how, len(rows), scratch, micro_batch, dtype, model.device.type),
+        **arguments,
         packing=False,
         padding_free=False,
         loss_type="nll",
@@ -178,19 +180,15 @@ def dpo(
     tokenizer: PreTrainedTokenizerBase,
     chosen: Sequence[Example],
     rejected: Sequence[Example],
-    how: Optimisation,
-    *,
+    arguments: dict[str, Any],
     beta: float,
     nll_weight: float,
-    scratch: Path,
-    micro_batch: int,
-    dtype: str,
-    advance: Any,
+    advance: Advance,
 ) -> list[dict[str, float]]:
     """Align `model` in place; row i of `chosen` and of `rejected` share their prompt. Returns the log.
 
     Loss: −log σ(β [(log π − log π_ref)(chosen) − (log π − log π_ref)(rejected)]), log-probabilities summed over the
-    completion (Rafailov et al. 2023, eq. 7), plus `nll_weight` × the chosen completion's mean NLL per token.
+    completion (Rafailov et al. 2023, eq. 7), plus `nll_weight` × the chosen completions' mean NLL per token.
     """
     data = Dataset.from_dict(
         {
@@ -199,12 +197,11 @@ def dpo(
             "rejected_ids": [row.completion for row in rejected],
         }
     )
-    with_nll = nll_weight > 0
     config = DPOConfig(
-        **_arguments(how, len(chosen), scratch, micro_batch, dtype, model.device.type),
+        **arguments,
         beta=beta,
-        loss_type=["sigmoid", "sft"] if with_nll else ["sigmoid"],
-        loss_weights=[1.0, nll_weight] if with_nll else [1.0],
+        loss_type=["sigmoid", "sft"] if nll_weight else ["sigmoid"],
+        loss_weights=[1.0, nll_weight] if nll_weight else [1.0],
         precompute_ref_log_probs=False,
         disable_dropout=True,
     )
@@ -212,7 +209,13 @@ def dpo(
 
 
 def _run(
-    trainer_class: Any, config: Any, model: PreTrainedModel, tokenizer: Any, data: Dataset, advance: Any, **extra: Any
+    trainer_class: Any,
+    config: Any,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    data: Dataset,
+    advance: Advance,
+    **extra: Any,
 ) -> list[dict[str, float]]:
     watch = _Watch(advance)
     trainer = trainer_class(
@@ -222,8 +225,65 @@ def _run(
         for present in list(trainer.callback_handler.callbacks):
             if type(present).__name__ == callback:
                 trainer.remove_callback(present)
-    model.train()
     trainer.train()
-    model.eval()
-    torch.set_grad_enabled(True)
     return watch.history
+
+
+def train_sft(
+    stage: Stage,
+    *,
+    start: Path,
+    target: Path,
+    rows: Sequence[Example],
+    names: Sequence[str],
+    settings: Sft,
+    seed: int,
+    updates: int | None = None,
+) -> None:
+    """Load `start`, fine-tune it on `rows`, publish `target`; `updates` overrides the epochs of `settings`.
+
+    Raises RowError for rows that cannot be learned from, FloatingPointError when the loss is not a number.
+    """
+    check_rows(rows, names, stage.params.max_length)
+    updates = updates or updates_for(settings, len(rows))
+    models.set_up(stage.machine)
+    model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
+    with stage.progress("training", updates) as advance:
+        log = sft(model, tokenizer, rows, arguments(settings, updates, seed, stage.machine), advance)
+    _finish(stage, model, target, log, {"rows": len(rows), "updates": updates, "settings": settings.model_dump()})
+
+
+def train_dpo(
+    stage: Stage,
+    *,
+    start: Path,
+    reference: Path,
+    target: Path,
+    chosen: Sequence[Example],
+    rejected: Sequence[Example],
+    names: Sequence[str],
+    settings: Align,
+    seed: int,
+) -> None:
+    """Load `start` and `reference`, align on the pairs, publish `target`. Raises as `train_sft` does."""
+    for rows in (chosen, rejected):
+        check_rows(rows, names, stage.params.max_length)
+    updates = updates_for(settings, len(chosen))
+    models.set_up(stage.machine)
+    model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
+    frozen = models.load(reference, stage.machine)
+    shared = arguments(settings, updates, seed, stage.machine)
+    with stage.progress("aligning", updates) as advance:
+        log = dpo(model, frozen, tokenizer, chosen, rejected, shared, settings.beta, settings.nll_weight, advance)
+    for name in ("logps/chosen", "logps/rejected", "rewards/margins"):
+        stage.say(f"{name} {log[0][name]:.3f} → {log[-1][name]:.3f}")
+    _finish(stage, model, target, log, {"pairs": len(chosen), "updates": updates, "settings": settings.model_dump()})
+
+
+def _finish(
+    stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]
+) -> None:
+    kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
+    facts |= {"made_by": stage.name, "log": kept} | models.engine_facts(stage.machine)
+    models.save(model, target, facts)
+    stage.say(f"{len(log):,} updates, loss {log[0]['loss']:.3f} → {log[-1]['loss']:.3f}")

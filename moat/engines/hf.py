@@ -7,16 +7,13 @@ Greedy decoding equals `model.generate` token for token (tested).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
-
-Progress = Callable[[int], None]
+from transformers import DynamicCache, PreTrainedModel
 
 
 class FinishReason(StrEnum):
@@ -41,14 +38,6 @@ class Decoding:
     temperature: float
     top_p: float
     max_new_tokens: int
-
-
-def load_model(path: Path, dtype: str, device: str) -> PreTrainedModel:
-    """Load a local model folder for inference. Raises FileNotFoundError when it is not there."""
-    if not (path / "config.json").is_file():
-        raise FileNotFoundError(f"no model at {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
-    return model.to(device).eval()
 
 
 def _left_pad(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

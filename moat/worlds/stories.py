@@ -38,40 +38,33 @@ LARGEST_RESULT = 9999  # every intermediate result is a whole number from 1 to t
 
 TRAIN_NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo", "Ivy", "Jon", "Kim", "Leo")
 EVAL_NAMES = ("Mia", "Ned", "Ola", "Pia", "Quin", "Rosa", "Sam", "Tess")
+CROWDS = ("the train", "the bus", "the ship", "the club")  # who, in the held-out family
 ITEMS = ("apples", "books", "cards", "coins", "hats", "kites", "pens", "shells")
 
-# {n} the name, {i} the item, {k} the number; {m}, {j}: another name, another item (distractors)
-PHRASES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
-    ("things", "train"): {
-        "start": ("{n} has {k} {i}.", "There are {k} {i} at the home of {n}."),
-        "add": ("{n} buys {k} more.", "Then {n} gets {k} {i} from a friend."),
-        "subtract": ("{n} gives {k} away.", "Then {n} loses {k} {i}."),
-        "multiply": ("A year later {n} has {k} times as many.", "Then the number grows {k} times."),
-        "divide": ("{n} shares them equally among {k} friends and counts one part.",
-                   "Then {n} puts them into {k} equal bags and keeps one bag."),
-        "distractor": ("{m} has {k} {j}.", "Then {m} buys {k} {j}.", "{m} counts {k} {j} at the home of {n}."),
-        "question": ("How many {i} does {n} have now?", "How many {i} are there at the end?"),
-    },
-    ("things", "eval"): {
-        "start": ("{n} counts {k} {i} at home.", "There are {k} {i} and {n} keeps them."),
-        "add": ("Then {n} gets {k} more from a friend.", "Then {n} buys {k} {i}."),
-        "subtract": ("Then {n} gives {k} {i} away.", "{n} loses {k}."),
-        "multiply": ("Then {n} has {k} times as many.", "A year later the number grows {k} times."),
-        "divide": ("Then {n} shares them equally among {k} friends and keeps one part.",
-                   "{n} puts them into {k} equal bags and counts one bag."),
-        "distractor": ("Then {m} has {k} {j}.", "There are {k} {j} at the home of {m}.", "{m} buys {k} {j}."),
-        "question": ("How many {i} does {n} have at the end?", "How many {i} are there now?"),
-    },
-    ("travel", "eval"): {
-        "start": ("A train carries {k} people.", "There are {k} people at the station."),
-        "add": ("Then it gets {k} more.", "{k} more people come from a bus."),
-        "subtract": ("Then {k} people go away.", "The train loses {k} people."),
-        "multiply": ("A year later it has {k} times as many.", "In the city the number grows {k} times."),
-        "divide": ("Then they go equally into {k} trains and {m} counts one train.",
-                   "They are put into {k} equal parts and {m} keeps one part."),
-        "distractor": ("{m} has {k} {j}.", "A bus carries {k} {j}."),
-        "question": ("How many people are there at the end?", "How many people does it have now?"),
-    },
+# The verb alone tells the operation; the rest of a sentence never does.
+VERBS = {
+    "add": ("buys", "gets", "finds", "wins"),
+    "subtract": ("loses", "sells", "drops", "lends"),
+    "multiply": ("grows", "rises", "swells", "expands"),
+    "divide": ("shrinks", "falls", "dwindles", "contracts"),
+}
+# {n} who, {v} the verb, {k} the number, {i} the item. Verb number v is trained on in the frames f with (v + f) % 3 != 0; the
+# evaluation split uses it in the remaining frame alone.
+FRAMES = {
+    "add": ("{n} {v} {k} {i}", "{n} {v} {k}", "{n} {v} {k} of them"),
+    "multiply": ("the pile {v} {k}-fold", "the heap {v} {k}-fold", "the number {v} {k}-fold"),
+}
+FRAMES |= {"subtract": FRAMES["add"], "divide": FRAMES["multiply"]}
+PREFIXES = ("", "", "then ", "later ")  # of any sentence between the first and the question: it says nothing
+# {m}, {j}: another name and another item, of the distractors
+OPENINGS = {"train": ("{n} has {k} {i}", "there are {k} {i} with {n}"), "eval": ("there are {k} {i} and {n} has them",)}
+DISTRACTORS = {
+    "train": ("the {j} cost {k} dollars", "{m} is {k} years old", "{m} walks {k} miles"),
+    "eval": ("{n} is {k} years old", "{n} walks {k} miles"),
+}
+QUESTIONS = {
+    "train": ("How many {i} does {n} have now?", "How many {i} are there at the end?"),
+    "eval": ("How many {i} does {n} have at the end?", "How many {i} are there now?"),
 }
 
 _SYMBOL = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
@@ -90,9 +83,7 @@ _NUMBERS_PLAN = {
 _VAGUE_NEXT, _VAGUE_LAST = "Find the next amount", "Find the last amount"
 _OPERAND = r"(?:\d+|the result)"
 _STYLE_PATTERNS = {
-    "numbers": re.compile(
-        rf"Add \d+ to {_OPERAND}|Subtract \d+ from {_OPERAND}|(?:Multiply|Divide) {_OPERAND} by \d+"
-    ),
+    "numbers": re.compile(rf"Add \d+ to {_OPERAND}|Subtract \d+ from {_OPERAND}|(?:Multiply|Divide) {_OPERAND} by \d+"),
     "operation": re.compile("|".join(_OPERATION_PLAN.values())),
     "vague": re.compile(f"{_VAGUE_NEXT}|{_VAGUE_LAST}"),
 }
@@ -155,15 +146,21 @@ def join_subgoals(goals: Sequence[str]) -> str:
     return "; ".join(f"Subgoal {number}: {goal}" for number, goal in enumerate(goals, 1))
 
 
-def story(family: Family, split: Split, steps: Sequence[int], distractors: Sequence[float], *seed: object) -> Story:
+def story(
+    family: Family,
+    split: Split,
+    steps: Sequence[int],
+    distractors: Sequence[float],
+    *seed: object,
+    names: Sequence[str] = (),
+) -> Story:
     """Draw the story that `seed` names.
 
     `steps` lists the possible numbers of operations (drawn evenly); `distractors[d]` is the probability of `d` distractor
-    sentences. Raises KeyError for a family and split that have no phrasings (`travel` has no training split).
+    sentences; `names` replaces the split's own. Raises KeyError for a family and split that have no phrasings (`travel` has no training split).
     """
     rng = generator("story", family, split, *seed)
-    phrases = PHRASES[family, split]
-    names = TRAIN_NAMES if split == "train" else EVAL_NAMES
+    names = names or {"things": TRAIN_NAMES if split == "train" else EVAL_NAMES, "travel": CROWDS}[family]
     chain = None
     n_steps = int(steps[rng.integers(len(steps))])
     while chain is None:
@@ -171,23 +168,33 @@ def story(family: Family, split: Split, steps: Sequence[int], distractors: Seque
     (_, start), *operations, (_, answer) = chain
     name, other = (names[i] for i in rng.permutation(len(names))[:2])
     item, *other_items = (ITEMS[i] for i in rng.permutation(len(ITEMS))[:3])
+    if family == "travel":
+        item = "people"
 
-    def say(kind: str, number: int = 0, thing: str = "") -> str:
-        template = phrases[kind][rng.integers(len(phrases[kind]))]
-        return template.format(n=name, m=other, i=item, j=thing, k=number)
+    def say(template: str, number: int = 0, verb: str = "", thing: str = "") -> str:
+        return template.format(n=name, m=other, i=item, j=thing, k=number, v=verb)
 
-    sentences = [say("start", start), *(say(operation, number) for operation, number in operations)]
+    def pick(choices: Sequence[str]) -> str:
+        return choices[rng.integers(len(choices))]
+
+    def event(operation: str, number: int) -> str:
+        verb = int(rng.integers(len(VERBS[operation])))
+        frames = [f for i, f in enumerate(FRAMES[operation]) if ((verb + i) % 3 == 0) == (split == "eval")]
+        return pick(PREFIXES) + say(pick(frames), number, VERBS[operation][verb])
+
+    sentences = [say(pick(OPENINGS[split]), start), *(event(*operation) for operation in operations)]
     for thing in other_items[: rng.choice(len(distractors), p=list(distractors))]:
         number = int(rng.integers(SMALLEST, LARGEST + 1))
-        sentences.insert(int(rng.integers(1, len(sentences) + 1)), say("distractor", number, thing))
-    sentences.append(say("question"))
+        distractor = pick(PREFIXES) + say(pick(DISTRACTORS[split]), number, thing=thing)
+        sentences.insert(int(rng.integers(1, len(sentences) + 1)), distractor)
+    text = "".join(f"{sentence[0].upper()}{sentence[1:]}. " for sentence in sentences) + say(pick(QUESTIONS[split]))
 
     left, actions = str(start), []
     for index, (operation, number) in enumerate(operations, 1):
         actions.append(f"R{index} = Calculator({left} {_SYMBOL[operation]} {number})")
         left = f"R{index}"
     return Story(
-        text=" ".join(sentences),
+        text=text,
         actions="; ".join(actions),
         answer=str(answer),
         plans=_plans(operations, start),
@@ -239,12 +246,23 @@ def lexicon() -> list[str]:
     phrases += [f" {symbol} " for symbol in _SYMBOL.values()] + ["R1", "R2", "R3"]
     phrases += [*_OPERATION_PLAN.values(), _VAGUE_NEXT, _VAGUE_LAST]
     phrases += ["Add ", "Subtract ", "Multiply ", "Divide ", " to ", " from ", " by ", "the result"]
-    words: set[str] = set()
-    for kinds in PHRASES.values():
-        for templates in kinds.values():
-            for template in templates:
-                words.update(re.findall(r" ?[A-Za-z]+", re.sub(r"\{\w\}", "0", template)))
-                words.update(f" {word}" for word in re.findall(r"^[A-Z][a-z]*", template))
-    words.update(prefix + name for name in (*TRAIN_NAMES, *EVAL_NAMES) for prefix in ("", " "))
-    words.update(f" {item}" for item in ITEMS)
-    return list(dict.fromkeys([*phrases, *sorted(words)]))
+    words = {
+        "There are ",
+        "there are ",
+        " with ",
+        " and ",
+        " has ",
+        " has them",
+        "How many ",
+        " does ",
+        " have now?",
+        " are there now?",
+    }
+    words |= {" have at the end?", " are there at the end?", "-fold", " of them", " years old", " miles", " dollars"}
+    words |= {" is ", " walks ", " cost ", "The ", "the ", "pile", "heap", "number", "people", " people"}
+    words |= {f" {verb} " for verbs in VERBS.values() for verb in verbs}
+    words |= {prefix + item for item in ITEMS for prefix in ("", " ")}
+    words |= {*TRAIN_NAMES, *EVAL_NAMES, *(name.removeprefix("the ") for name in CROWDS)}
+    words |= {spelt for prefix in PREFIXES if prefix for spelt in (prefix, prefix.capitalize())}
+    numbers = [str(number) for number in range(10, LARGEST + 1)]
+    return list(dict.fromkeys([*phrases, ". ", *numbers, *sorted(words)]))

@@ -1,0 +1,54 @@
+"""Figures that judge a round: intervals, rank measures, means. Small, exact, on plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from scipy.stats import rankdata
+
+Z95 = 1.959963984540054  # the standard normal's 97.5% point
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """95% score interval of a proportion (Wilson 1927); (0, 1) when n is 0."""
+    if not n:
+        return 0.0, 1.0
+    p, z2 = successes / n, Z95**2
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def auc(scores: Sequence[float], positive: Sequence[bool]) -> float | None:
+    """Probability that a positive's score exceeds a negative's, ties counted half; None when one class is missing."""
+    labels = np.asarray(positive, dtype=bool)
+    n_positive, n_negative = int(labels.sum()), int((~labels).sum())
+    if not n_positive or not n_negative:
+        return None
+    ranks = rankdata(np.asarray(scores, dtype=float))
+    return float((ranks[labels].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
+    """Correlation, or None when one of the two does not vary."""
+    if len(x) < 2 or x.std() == 0 or y.std() == 0:
+        return None
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def within_task_correlation(groups: Iterable[tuple[Sequence[float], Sequence[bool]]]) -> tuple[float | None, int]:
+    """Mean over tasks of the rank correlation between score and success, and how many tasks have one."""
+    values = []
+    for scores, reached in groups:
+        value = pearson(rankdata(np.asarray(scores, dtype=float)), np.asarray(reached, dtype=float))
+        if value is not None:
+            values.append(value)
+    return (float(np.mean(values)) if values else None), len(values)
+
+
+def geometric_mean_ppl(nlls: Sequence[float]) -> float | None:
+    """exp of the mean NLL over the finite ones; None when there is none."""
+    finite = [nll for nll in nlls if math.isfinite(nll)]
+    return math.exp(sum(finite) / len(finite)) if finite else None

@@ -1,0 +1,32 @@
+"""Where artifacts lie, relative to the project's folder: the one place that knows the paths of dvc.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TRAIN_TASKS = Path("data/tasks/train.parquet")
+EVAL_TASKS = Path("data/tasks/eval.parquet")
+BASE_MODEL = Path("models/base")
+METRICS = Path("metrics.json")
+CURVES = Path("curves.csv")
+REPORT = Path("report.html")
+
+
+def demos(role: str) -> Path:
+    """Demonstrations of a role."""
+    return Path(f"data/demos/{role}.parquet")
+
+
+def table(name: str, round_key: str) -> Path:
+    """A round's table, such as `subgoals` or `pairs`."""
+    return Path(f"data/rounds/{round_key}/{name}.parquet")
+
+
+def evals(round_key: str) -> Path:
+    """A round's evaluation."""
+    return Path(f"data/evals/{round_key}.parquet")
+
+
+def model(role: str, round_key: str) -> Path:
+    """A role's model folder after a round; round 0 is the cold start."""
+    return Path(f"models/{role}/{round_key}")

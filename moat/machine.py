@@ -1,0 +1,44 @@
+"""The machine: `machine.yaml`, which says where a run happens and never what it computes.
+
+It is no dependency of any stage, so artifacts made elsewhere are not stale here. A missing file means: this computer, one
+process, the `hf` engine, the one GPU if there is one, else the CPU in float32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from moat.params import ParamsError, Section, check
+
+MACHINE = "machine.yaml"
+
+
+class Machine(Section):
+    """Settings of this computer; see machine.example.yaml for a sentence on each."""
+
+    engine: Literal["hf"] = "hf"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: int = Field(default=1, ge=1)
+    processes: Literal[1] = 1
+    generate_batch: int = Field(default=256, ge=1)
+    score_batch: int = Field(default=256, ge=1)
+    micro_batch: int | None = Field(default=None, ge=1)
+    scratch: str = ".scratch"
+
+
+def load(root: Path) -> Machine:
+    """Read `root`/machine.yaml, or the defaults when there is none. Raises ParamsError naming the key."""
+    path = root / MACHINE
+    if not path.is_file():
+        return Machine()
+    try:
+        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except YAMLError as error:
+        raise ParamsError(f"{path} is not YAML: {error}") from error
+    return check(raw or {}, Machine, path)

@@ -1,0 +1,107 @@
+"""Model folders: loading for inference or training, publishing whole, and saying what made them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from moat.engines.hf import HFEngine
+from moat.layout import BASE_MODEL
+from moat.machine import Machine
+from moat.publish import publish
+from moat.stage import versions
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "added_tokens.json",
+)
+CARD = "moat.json"
+
+
+def device_and_dtype(machine: Machine) -> tuple[str, str]:
+    """Resolve `auto`: the GPU in bfloat16 if there is one, else the CPU in float32. Raises ValueError without a GPU."""
+    gpu = torch.cuda.is_available()
+    if machine.device == "cuda" and not gpu:
+        raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
+    device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
+    dtype = ("float32" if device == "cpu" else "bfloat16") if machine.dtype == "auto" else machine.dtype
+    return device, dtype
+
+
+def set_up(machine: Machine) -> None:
+    """Thread count and determinism of this process."""
+    torch.set_num_threads(machine.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def load(path: Path, machine: Machine) -> PreTrainedModel:
+    """Load a model folder. Raises FileNotFoundError or OSError, naming the folder, when it is missing or torn."""
+    if not (path / "config.json").is_file():
+        raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    device, dtype = device_and_dtype(machine)
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, dtype), local_files_only=True
+        )
+    except Exception as error:
+        raise OSError(f"the model in {path} cannot be loaded ({error}): delete it, then `dvc checkout`") from error
+    return model.to(device)
+
+
+def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model folder. Raises FileNotFoundError when it has none."""
+    if not (path / "tokenizer_config.json").is_file():
+        raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    return tokenizer
+
+
+def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_from: Path = BASE_MODEL) -> None:
+    """Publish a model folder: weights as safetensors, the base model's tokenizer files byte for byte, and `facts`.
+
+    The trainer's own saving is not used: it adds a file with paths, and a tokenizer that is saved again changes its bytes.
+    """
+    with publish(target) as temporary:
+        model.save_pretrained(temporary, safe_serialization=True)
+        for name in TOKENIZER_FILES:
+            if (tokenizer_from / name).is_file():
+                shutil.copyfile(tokenizer_from / name, temporary / name)
+        (temporary / CARD).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def open_engine(path: Path, machine: Machine) -> HFEngine:
+    """A model folder, ready to generate and to score. Raises as `load` and `load_tokenizer` do."""
+    set_up(machine)
+    tokenizer = load_tokenizer(path)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    return HFEngine(load(path, machine).eval(), pad, tokenizer.eos_token_id)
+
+
+def engine_facts(machine: Machine) -> dict[str, Any]:
+    """What made an artifact: engine, dtype and versions; stable between runs of one machine setting."""
+    device, dtype = device_and_dtype(machine)
+    return {
+        "engine": machine.engine,
+        "device": device,
+        "dtype": dtype,
+        "versions": versions("torch", "transformers", "tokenizers"),
+    }
+
+
+def copy(source: Path, target: Path) -> None:
+    """Publish a model folder unchanged under another name. Raises FileNotFoundError when it is not there."""
+    if not (source / "config.json").is_file():
+        raise FileNotFoundError(f"no model in {source}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    with publish(target) as temporary:
+        shutil.copytree(source, temporary, copy_function=shutil.copyfile)

@@ -1,0 +1,253 @@
+"""The science of a run: `params.yaml` as typed, checked settings.
+
+Every stage reads the sections that dvc.yaml lists for it, and only those. Unknown and missing keys are errors that name the
+key. YAML is read as YAML 1.2 (`2e-4` is a number, `on` a word).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+PARAMS = "params.yaml"
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Styles = dict[Literal["numbers", "operation", "vague"], Share]
+
+
+class ParamsError(ValueError):
+    """A parameter that is missing, unknown or out of range; the message names file, key and what is allowed."""
+
+
+class Section(BaseModel):
+    """A part of params.yaml: frozen, and strict about its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class Stories(Section):
+    """A task source that `moat.worlds.stories` generates."""
+
+    kind: Literal["stories"]
+    family: Literal["things", "travel"]
+    trained: bool
+    n_train: int = Field(ge=0, description="Tasks that the rounds sample plans for.")
+    n_demos: int = Field(
+        ge=0, description="Tasks demonstrated to the cold start; the first n_train of them are the rounds'."
+    )
+    n_eval: int = Field(ge=0, description="Tasks of the evaluation split.")
+    steps: list[Annotated[int, Field(ge=1, le=4)]] = Field(min_length=1, description="Possible numbers of operations.")
+    distractors: list[Share] = Field(min_length=1, max_length=3, description="Probability of 0, 1, 2 distractors.")
+    draw: str = Field(description="Name of the draw; another name, other tasks.")
+    planner_styles: Styles = Field(description="Shares of the styles among the planner's demonstrations.")
+    grounder_styles: Styles = Field(description="Shares of the styles among the grounder's demonstrations.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("planner_styles", "grounder_styles"):
+            if abs(sum(getattr(self, name).values()) - 1) > 1e-9:
+                raise ValueError(f"{name} must sum to 1")
+        if abs(sum(self.distractors) - 1) > 1e-9:
+            raise ValueError("distractors must sum to 1")
+        if self.trained and self.family == "travel":
+            raise ValueError("the family travel is held out: set trained to false")
+        if not self.trained and (self.n_train or self.n_demos):
+            raise ValueError("a held-out source has n_train 0 and n_demos 0")
+        if self.n_train > self.n_demos:
+            raise ValueError("n_train cannot exceed n_demos: the rounds' tasks are demonstrated ones")
+        return self
+
+
+class Prepare(Section):
+    """Where tasks and demonstrations come from."""
+
+    sources: dict[str, Stories] = Field(min_length=1)
+
+
+class EmbeddedModel(Section):
+    """A small Llama made here and pretrained on repetition (`moat.base_models`)."""
+
+    kind: Literal["embedded"]
+    hidden_size: Positive
+    layers: Positive
+    heads: Positive
+    positions: Positive
+    seed: int
+    pretrain_updates: int = Field(ge=0)
+    pretrain_batch: Positive
+    pretrain_learning_rate: float = Field(gt=0)
+
+
+class LocalModel(Section):
+    """A model folder on disk, or a hub id at a fixed revision."""
+
+    kind: Literal["pretrained"]
+    name: str
+    revision: str
+
+
+class Sft(Section):
+    """A supervised fine-tuning."""
+
+    epochs: float = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    batch_size: Positive
+    schedule: Literal["linear", "cosine", "constant"]
+    warmup_ratio: Share
+    weight_decay: float = Field(ge=0)
+    max_grad_norm: float = Field(gt=0)
+
+
+class Sample(Section):
+    """How the planner's candidates are drawn."""
+
+    k: Positive
+    temperature: float = Field(gt=0)
+    top_p: float = Field(gt=0, le=1)
+    max_new_tokens: Positive
+
+
+class Score(Section):
+    """What a candidate's score counts."""
+
+    include_end: bool
+
+
+class Pairs(Section):
+    """Which candidates make a pair."""
+
+    score: Literal["ppl", "nll", "executed"]
+    min_gap: float = Field(ge=0)
+    select: Literal["extremes", "random"]
+
+
+class Align(Sft):
+    """The planner's update."""
+
+    enabled: bool
+    loss: Literal["dpo", "sft_chosen"]
+    beta: float = Field(gt=0)
+    nll_weight: float = Field(ge=0)
+
+
+class Ground(Section):
+    """How the grounder's actions are decoded; temperature 0 is greedy."""
+
+    temperature: float = Field(ge=0)
+    top_p: float = Field(gt=0, le=1)
+    max_new_tokens: Positive
+
+
+class Critic(Section):
+    """Who judges the grounder's actions."""
+
+    kind: Literal["executor", "none"]
+    on_failure: Literal["gold", "drop"]
+
+
+class Mix(Section):
+    """How the grounder's training set is put together."""
+
+    dedup: bool
+    initial_ratio: float = Field(ge=0)
+
+
+class TrainGrounder(Sft):
+    """The grounder's update."""
+
+    enabled: bool
+
+
+class Independent(Section):
+    """The baseline that trains both roles apart."""
+
+    factor: Positive
+    learning_rate: float = Field(gt=0)
+
+
+class Evaluate(Section):
+    """How a round's models are measured."""
+
+    temperature: float = Field(ge=0)
+    top_p: float = Field(gt=0, le=1)
+    max_new_tokens: Positive
+    samples: int = Field(ge=0)
+
+
+class Params(Section):
+    """All of params.yaml."""
+
+    seed: int = Field(ge=0)
+    mode: Literal["joint", "independent"]
+    init_from: Literal["previous", "cold_start"]
+    reference: Literal["previous", "cold_start"]
+    data_window: Literal["round", "all"]
+    format: Literal["lumos", "chat"]
+    max_length: Positive
+    rounds: dict[str, dict[Literal["prev"], str]]
+    evaluated: dict[str, dict[Literal["prev"], str]]
+    prepare: Prepare
+    base_model: Annotated[EmbeddedModel | LocalModel, Field(discriminator="kind")]
+    cold_start: dict[Literal["planner", "grounder"], Sft]
+    sample: Sample
+    score: Score
+    pairs: Pairs
+    align: Align
+    ground: Ground
+    critic: Critic
+    mix: Mix
+    train_grounder: TrainGrounder
+    independent: Independent
+    evaluate: Evaluate
+
+    @model_validator(mode="after")
+    def _rounds_chain(self) -> Self:
+        for key, entry in self.rounds.items():
+            if not key.isdigit() or key == "0":
+                raise ValueError(f'round keys are quoted numbers from "1", not {key!r}')
+            if entry.get("prev") != "0" and entry.get("prev") not in self.rounds:
+                raise ValueError(f'round "{key}" reads round {entry.get("prev")!r}, which does not exist')
+        if set(self.evaluated) != {"0", *self.rounds}:
+            raise ValueError(
+                'evaluated must hold round 0 and every round; write it as `<<: *rounds` and `"0": {prev: ""}`'
+            )
+        return self
+
+
+def yaml() -> YAML:
+    """The one YAML dialect of the project: 1.2, comments and quotes kept on round trips."""
+    parser = YAML(typ="rt")
+    parser.preserve_quotes = True
+    parser.width = 120
+    return parser
+
+
+def load(path: Path) -> Params:
+    """Read and check params.yaml. Raises ParamsError (naming file and key) or FileNotFoundError."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: run from the project's folder, or `git checkout -- {path.name}`")
+    try:
+        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except YAMLError as error:
+        raise ParamsError(f"{path} is not YAML: {error}") from error
+    return check(raw, Params, path)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def check(raw: Any, model: type[Model], path: Path) -> Model:
+    """Validate `raw` against `model`; every fault of it is listed in the ParamsError."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        faults = []
+        for fault in error.errors():
+            key = ".".join(str(part) for part in fault["loc"])
+            said = {"extra_forbidden": "unknown key", "missing": "missing key"}.get(fault["type"], fault["msg"])
+            faults.append(f"  {key or '(whole file)'}: {said}")
+        raise ParamsError(f"{path} has {len(faults)} fault(s):\n" + "\n".join(faults)) from error

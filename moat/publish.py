@@ -1,0 +1,73 @@
+"""Publish a file or a folder whole or not at all: write beside it, sync, rename.
+
+Three libraries report a full disk in three ways; all become one `DiskFullError` that names the place and the remedy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class DiskFullError(OSError):
+    """No space left where an artifact was to be written; nothing half-written is left behind."""
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    """pyarrow raises OSError 28, safetensors a SafetensorError and polars a ComputeError with that text."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    text = str(error)
+    return "os error 28" in text or "No space left on device" in text
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def publish(target: Path) -> Iterator[Path]:
+    """Give a temporary path (not yet existing) to write a file or a folder to; on success it becomes `target`.
+
+    An existing target is replaced, never edited: it may be a read-only hard link into DVC's cache. Raises DiskFullError on
+    a full disk, whatever library met it; any other error passes through. On an error `target` is as it was.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    _remove(temporary)
+    try:
+        yield temporary
+        for path in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
+            _sync(path)
+        if target.is_dir():
+            _remove(target)
+        temporary.rename(target)
+        _sync(target.parent)
+    except BaseException as error:
+        _remove(temporary)
+        if _is_disk_full(error):
+            raise DiskFullError(
+                errno.ENOSPC, f"disk full while writing {target}: free some space (`dvc gc -w`), then run again"
+            ) from error
+        raise
+
+
+def publish_text(target: Path, text: str) -> None:
+    """Publish a UTF-8 text file."""
+    with publish(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")

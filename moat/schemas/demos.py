@@ -1,0 +1,21 @@
+"""`data/demos/{planner,grounder}.parquet`: the cold start's demonstrations. Written by `prepare`."""
+
+import pyarrow as pa
+
+from moat.tables import Column, Table
+
+DEMOS = Table(
+    name="demos",
+    version=1,
+    key=("demo_id",),
+    columns=(
+        Column("demo_id", pa.string(), "Content-derived id of the demonstration."),
+        Column("task_id", pa.string(), "The task that is demonstrated; of data/tasks/train when that holds it."),
+        Column("source", pa.string(), "Name of the task source in params.yaml."),
+        Column("domain", pa.string(), "Which tools the actions may use."),
+        Column("style", pa.string(), "The annotator's style of the subgoals.", nullable=True),
+        Column("text", pa.string(), "The question."),
+        Column("subgoals", pa.string(), "The plan: the planner's answer, the grounder's input."),
+        Column("actions", pa.string(), "The gold actions: the grounder's answer."),
+    ),
+)

@@ -1,0 +1,168 @@
+"""What every stage shares: its command line, its header, progress and closing line, and the facts that go into its files."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+import moat
+from moat import machine as machines
+from moat import params as parameters
+from moat.machine import Machine
+from moat.params import Params
+
+Advance = Callable[[int], None]
+
+
+class _Rate(ProgressColumn):
+    """Work per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f}/s" if task.speed and task.speed >= 10 else f"{task.speed or 0:.1f}/s")
+
+
+@dataclass
+class Counts:
+    """Rows in = rows kept + rows dropped by reason."""
+
+    rows_in: int
+    kept: int
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.dropped = {reason: n for reason, n in sorted(self.dropped.items()) if n}
+        if self.rows_in != self.kept + sum(self.dropped.values()):
+            raise AssertionError(f"{self.rows_in} rows in, but {self.kept} kept and {self.dropped} dropped")
+
+    def facts(self) -> dict[str, Any]:
+        """As stored in a table's metadata."""
+        return {"rows_in": self.rows_in, "kept": self.kept, "dropped": self.dropped}
+
+
+class Stage:
+    """One run of a stage: settings, screen, clock."""
+
+    def __init__(self, name: str, params: Params, machine: Machine, root: Path) -> None:
+        self.name = name
+        self.params = params
+        self.machine = machine
+        self.root = root
+        self.console = Console(highlight=False, soft_wrap=True)
+        self._start = time.monotonic()
+
+    def header(self, what: str, reads: list[Path], writes: list[Path]) -> None:
+        """Say what happens, from which files to which. Raises FileNotFoundError for the first missing one."""
+        self.console.print(f"[bold cyan]▸ {self.name}[/]  {escape(what)}")
+        self.console.print(f"  [dim]from[/] {', '.join(map(str, reads)) or 'params.yaml'}")
+        self.console.print(f"  [dim]to[/]   {', '.join(map(str, writes))}")
+        for path in reads:
+            if not path.exists():
+                raise FileNotFoundError(f"{path} is missing: run the stage that writes it (`dvc repro`), or `dvc pull`")
+
+    @contextmanager
+    def progress(self, label: str, total: int) -> Iterator[Advance]:
+        """A bar with rate and time left; silent when the output is no terminal."""
+        columns = (
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True) as bar:
+            task = bar.add_task(label, total=total)
+            yield lambda n: bar.advance(task, n)
+
+    def say(self, text: str) -> None:
+        """An indented line of plain text."""
+        self.console.print(f"  {escape(text)}")
+
+    def warn(self, text: str) -> None:
+        """A line that asks for attention."""
+        self.console.print(f"  [bold yellow]warning[/] {escape(text)}")
+
+    def close(self, counts: Counts | None = None) -> None:
+        """The closing line: rows in, kept, dropped by reason, seconds."""
+        said = []
+        if counts:
+            said.append(f"{counts.rows_in:,} in, {counts.kept:,} kept")
+            said += [f"{n:,} dropped: {reason}" for reason, n in counts.dropped.items()]
+        said.append(f"{time.monotonic() - self._start:.1f} s")
+        self.console.print(f"  [green]✓[/] {escape(' · '.join(said))}")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One command-line argument of a stage."""
+
+    flag: str
+    help: str
+    choices: tuple[str, ...] | None = None
+
+
+ROUND = Argument("--round", "the round, a key of `rounds` in params.yaml")
+PREV = Argument("--prev", "the round whose models it starts from (0: the cold start)")
+ROLE = Argument("--role", "planner or grounder", ("planner", "grounder"))
+
+
+def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
+    """Run a stage from the command line: parse `arguments`, load the settings, call `run(stage, **values)`.
+
+    Exits 2 on a wrong command line and 1, with one line that says what to do, on a fault in files or parameters.
+    """
+    module = sys.modules["__main__"]
+    parser = argparse.ArgumentParser(
+        prog=f"python -m moat.launch stages/{Path(file).name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for argument in arguments:
+        parser.add_argument(argument.flag, help=argument.help, choices=argument.choices, required=True)
+    values = vars(parser.parse_args())
+    root = Path.cwd()
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    expected = Path(file).resolve().parent.parent
+    if Path(moat.__file__).resolve().parent.parent != expected:
+        console.print(
+            f"[bold red]error[/] the library was imported from {Path(moat.__file__).parent}, not from {expected}: "
+            "start stages with `python -m moat.launch` from the project's folder"
+        )
+        sys.exit(1)
+    expected_errors = (OSError, ValueError, RuntimeError, FloatingPointError)
+    try:
+        stage = Stage(Path(file).stem, parameters.load(root / parameters.PARAMS), machines.load(root), root)
+        run(stage, **values)
+    except expected_errors as error:
+        if type(error).__module__ == "builtins" and not isinstance(error, OSError | FloatingPointError):
+            raise  # not one of our own: a bug, which needs its traceback
+        console.print(f"[bold red]error[/] {Path(file).stem}: {escape(str(error))}")
+        sys.exit(1)
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of the packages that made an artifact."""
+    metadata = importlib.import_module("importlib.metadata")
+    return {package: metadata.version(package) for package in packages}

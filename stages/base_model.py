@@ -1,0 +1,77 @@
+"""base_model: the model that both roles start from, with its tokenizer, once.
+
+Reads    params.yaml: base_model
+Writes   models/base
+Differs  the tiny profile makes and pretrains its own (`moat.base_models`); other profiles take a pretrained one
+
+    python -m moat.launch stages/base_model.py
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from moat import base_models, layout, models
+from moat.executor import TOOLS, documentation
+from moat.params import EmbeddedModel, LocalModel
+from moat.publish import publish
+from moat.stage import Stage, main, versions
+
+
+def embedded(stage: Stage, settings: EmbeddedModel) -> None:
+    """Make, pretrain and publish the embedded model."""
+    phrases = base_models.phrases([documentation(domain) for domain in TOOLS])
+    tokenizer = base_models.word_tokenizer(phrases)
+    model = base_models.scratch_model(
+        len(tokenizer), settings.hidden_size, settings.layers, settings.heads, settings.positions, settings.seed
+    )
+    with stage.progress("pretraining", settings.pretrain_updates) as advance:
+        loss = base_models.pretrain(
+            model,
+            tokenizer,
+            settings.pretrain_updates,
+            settings.pretrain_batch,
+            settings.pretrain_learning_rate,
+            settings.seed,
+            advance,
+        )
+    stage.say(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer):,} tokens, loss {loss:.3f}")
+    tokenizer.save_pretrained(layout.BASE_MODEL.with_name(".tokenizer.tmp"))
+    models.save(
+        model,
+        layout.BASE_MODEL,
+        {"made_by": "base_model", "base_model": settings.model_dump(), "versions": versions("torch", "transformers")},
+        tokenizer_from=layout.BASE_MODEL.with_name(".tokenizer.tmp"),
+    )
+
+
+def pretrained(stage: Stage, settings: LocalModel) -> None:
+    """Copy a pretrained model and its tokenizer into the project. Raises OSError saying what to fetch, and to where."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(settings.name, revision=settings.revision)
+        model = AutoModelForCausalLM.from_pretrained(settings.name, revision=settings.revision, dtype=torch.float32)
+    except OSError as error:
+        raise OSError(
+            f"cannot load the base model {settings.name!r} at revision {settings.revision!r}: {error}\n"
+            "Without a network, put the model's folder on this disk and name it in params.yaml as base_model.name"
+        ) from error
+    with publish(layout.BASE_MODEL) as temporary:
+        model.save_pretrained(temporary, safe_serialization=True)
+        tokenizer.save_pretrained(temporary)
+
+
+def run(stage: Stage) -> None:
+    """All input and output of the stage."""
+    models.set_up(stage.machine)
+    settings = stage.params.base_model
+    stage.header("the base model and its tokenizer", [], [layout.BASE_MODEL])
+    if isinstance(settings, EmbeddedModel):
+        embedded(stage, settings)
+    else:
+        pretrained(stage, settings)
+    stage.close()
+
+
+if __name__ == "__main__":
+    main(__file__, run)

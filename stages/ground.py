@@ -1,0 +1,69 @@
+"""ground: the grounder of the round before acts on every candidate, and the actions are executed.
+
+Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev};
+         params.yaml: ground, format, seed
+Writes   data/rounds/{round}/actions.parquet
+Paper    MOAT, section 4.2: all K sampled sequences are reused
+Differs  greedy unless params say otherwise: the paper does not say, the authors' code uses temperature 0.1
+
+    python -m moat.launch stages/ground.py --round 1 --prev 0
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from moat import acting, layout, models
+from moat.schemas.actions import ACTIONS
+from moat.schemas.subgoals import SUBGOALS
+from moat.schemas.tasks import TASKS
+from moat.seeds import seed_of
+from moat.stage import PREV, ROUND, Counts, Stage, main
+from moat.tokens import Renderer
+
+
+def run(stage: Stage, round: str, prev: str) -> None:
+    """All input and output of the stage."""
+    params, target, model = stage.params, layout.table("actions", round), layout.model("grounder", prev)
+    candidates_path = layout.table("subgoals", round)
+    reads = [layout.TRAIN_TASKS, candidates_path, model]
+    stage.header(f"act on every plan and execute, round {round}", reads, [target])
+    candidates = SUBGOALS.read(candidates_path)
+    usable = candidates.filter(candidates["dropped"].is_null()).join(
+        TASKS.read(layout.TRAIN_TASKS), on="task_id", maintain_order="left"
+    )
+    engine = models.open_engine(model, stage.machine)
+    renderer = Renderer(models.load_tokenizer(model), params.format)
+    requests = [
+        acting.Request(
+            row["text"],
+            row["domain"],
+            row["subgoals"],
+            row["gold_answer"],
+            seed_of(params.seed, "ground", round, row["task_id"], row["k"]),
+        )
+        for row in usable.iter_rows(named=True)
+    ]
+    with stage.progress("grounding", len(requests)) as advance:
+        acts = acting.act(engine, renderer, requests, params.ground, stage.machine.generate_batch, advance)
+    table = [
+        {
+            "task_id": task_id,
+            "k": k,
+            "actions": act.actions,
+            "finish_reason": act.finish_reason.value,
+            "outcome": act.outcome.value,
+            "answer": act.answer,
+            "message": act.message,
+        }
+        for (task_id, k), act in zip(usable.select("task_id", "k").iter_rows(), acts, strict=True)
+    ]
+    counts = Counts(len(candidates), len(table), {"unusable candidate": len(candidates) - len(usable)})
+    ACTIONS.write(target, table, {"counts": counts.facts()} | models.engine_facts(stage.machine))
+    outcomes = Counter(row["outcome"] for row in table)
+    stage.say(", ".join(f"{name} {n:,} ({n / len(table):.0%})" for name, n in outcomes.most_common()))
+    stage.close(counts)
+
+
+if __name__ == "__main__":
+    main(__file__, run, ROUND, PREV)

@@ -1,0 +1,132 @@
+"""summarize: the figures of every round, for people, `dvc metrics` and `dvc plots`.
+
+Reads    data/tasks, data/rounds, data/evals; params.yaml: rounds, evaluated, mode, pairs
+Writes   metrics.json, curves.csv (both in git, not in DVC's cache)
+Differs  reports what the paper assumes: whether a lower PPL goes with reaching the answer (premise_auc), and whether the
+         grounder reads the plan at all (control_success, with another task's plan)
+
+    python -m moat.launch stages/summarize.py
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from rich.table import Table
+
+from moat import layout
+from moat.publish import publish_text
+from moat.schemas.actions import ACTIONS
+from moat.schemas.critiques import CRITIQUES
+from moat.schemas.evals import EVALS
+from moat.schemas.pairs import PAIRS
+from moat.schemas.scores import SCORES
+from moat.schemas.sft import SFT
+from moat.schemas.subgoals import SUBGOALS
+from moat.schemas.tasks import TASKS
+from moat.stage import Stage, main
+from moat.summary import NEAR_CHANCE, evaluation, round_block, tidy
+
+CURVES = (
+    "success",
+    "success_low",
+    "success_high",
+    "held_in_avg",
+    "held_out_avg",
+    "control_success",
+    "ppl_gold",
+    "ppl_control",
+    "distinct_share",
+    "pairs_kept",
+    "premise_auc",
+)
+
+
+def curves(rounds: dict[str, dict[str, Any]]) -> str:
+    """One line a round, as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["round", *CURVES])
+    for key, block in rounds.items():
+        writer.writerow([key, *("" if block.get(name) is None else block[name] for name in CURVES)])
+    return out.getvalue()
+
+
+def screen(rounds: dict[str, dict[str, Any]]) -> Table:
+    """The table at the end of a run."""
+    table = Table(title="cold start and every round (95% intervals)", title_justify="left")
+    for name in (
+        "round",
+        "success",
+        "held-in",
+        "held-out",
+        "other's plan",
+        "PPL of gold",
+        "distinct",
+        "pairs",
+        "verdicts",
+    ):
+        table.add_column(name, justify="left" if name in ("round", "verdicts") else "right")
+
+    def percent(value: float | None) -> str:
+        return "" if value is None else f"{100 * value:.1f}"
+
+    for key, block in rounds.items():
+        verdicts = ", ".join(f"{name} {100 * share:.0f}%" for name, share in block.get("verdicts", {}).items())
+        table.add_row(
+            f"{key} cold start" if key == "0" else key,
+            f"{percent(block['success'])} ({percent(block['success_low'])}–{percent(block['success_high'])})",
+            percent(block["held_in_avg"]),
+            percent(block["held_out_avg"]),
+            percent(block["control_success"]),
+            "" if block["ppl_gold"] is None else f"{block['ppl_gold']:.3f}",
+            percent(block.get("distinct_share")),
+            str(block.get("pairs_kept", "")),
+            verdicts,
+        )
+    return table
+
+
+def run(stage: Stage) -> None:
+    """All input and output of the stage."""
+    params = stage.params
+    keys = sorted(params.evaluated, key=int)
+    stage.header(
+        "the figures of every round", [layout.TRAIN_TASKS, *map(layout.evals, keys)], [layout.METRICS, layout.CURVES]
+    )
+    tasks = TASKS.read(layout.TRAIN_TASKS)
+    rounds: dict[str, dict[str, Any]] = {}
+    for key in keys:
+        block = evaluation(EVALS.read(layout.evals(key)))
+        if key in params.rounds:
+            read = {
+                schema.name: schema.read(layout.table(schema.name, key))
+                for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT)
+            }
+            block |= round_block(tasks, min_gap=params.pairs.min_gap, **read)
+        rounds[key] = tidy(block)
+    final = {name: value for name, value in rounds[keys[-1]].items() if isinstance(value, int | float)}
+    publish_text(layout.METRICS, json.dumps({"rounds": rounds, "final": final}, indent=1, ensure_ascii=False) + "\n")
+    publish_text(layout.CURVES, curves(rounds))
+    stage.console.print(screen(rounds))
+    for key, block in rounds.items():
+        for source, found in block.get("premise", {}).items():
+            if found["auc"] is not None and found["auc"] < NEAR_CHANCE:
+                stage.warn(
+                    f"round {key}, {source}: AUC of -PPL for reaching the answer is {found['auc']:.2f}, near chance"
+                )
+    last, first = rounds[keys[-1]], rounds[keys[0]]
+    distance = [block["success"] - block["control_success"] for block in (first, last)]
+    if distance[1] < distance[0]:
+        stage.warn(
+            f"the distance between own and another task's plan shrank from {100 * distance[0]:.1f} to "
+            f"{100 * distance[1]:.1f} points: the grounder relies less on the plan than before"
+        )
+    stage.close()
+
+
+if __name__ == "__main__":
+    main(__file__, run)

@@ -1,0 +1,50 @@
+"""train_grounder: teach the grounder to act on the plans that the planner really writes.
+
+Reads    data/rounds/{round}/sft.parquet, data/demos/grounder.parquet, models/grounder/{0,prev};
+         params.yaml: train_grounder, mode, independent, cold_start.grounder, init_from, format, max_length, seed
+Writes   models/grounder/{round}
+Paper    MOAT, section 4.2: SFT, 2 epochs, learning rate 2e-5, batch 128
+Differs  under `mode: independent` the grounder goes on with its own demonstrations for as many updates
+
+    python -m moat.launch stages/train_grounder.py --round 1 --prev 0
+"""
+
+from __future__ import annotations
+
+from moat import layout, models, training
+from moat.examples import demo_examples, grounder_examples
+from moat.schemas.demos import DEMOS
+from moat.schemas.sft import SFT
+from moat.seeds import seed_of
+from moat.stage import PREV, ROUND, Counts, Stage, main
+from moat.tokens import Renderer, Role
+
+
+def run(stage: Stage, round: str, prev: str) -> None:
+    """All input and output of the stage."""
+    params, settings, target = stage.params, stage.params.train_grounder, layout.model("grounder", round)
+    start = layout.model("grounder", prev if params.init_from == "previous" else "0")
+    sft_path = layout.table("sft", round)
+    stage.header(f"tune the grounder, round {round}, {params.mode}", [sft_path, start], [target])
+    renderer = Renderer(models.load_tokenizer(start), params.format)
+    rows, names, counts = grounder_examples(renderer, SFT.read(sft_path), params.max_length)
+    if not settings.enabled or not rows:
+        stage.say("train_grounder.enabled is false: the grounder stays" if rows else "no rows: the grounder stays")
+        models.copy(start, target)
+        stage.close(Counts(len(rows), 0, {"not trained on": len(rows)}))
+        return
+    updates = training.updates_for(settings, len(rows))
+    seed = seed_of(params.seed, "train_grounder", round)
+    if params.mode == "independent":
+        demos = DEMOS.read(layout.demos("grounder"))
+        rows, names, counts = demo_examples(renderer, demos, Role.GROUNDER, params.max_length)
+        updates *= params.independent.factor
+        settings = params.cold_start["grounder"].model_copy(update={"learning_rate": params.independent.learning_rate})
+    training.train_sft(
+        stage, start=start, target=target, rows=rows, names=names, settings=settings, seed=seed, updates=updates
+    )
+    stage.close(counts)
+
+
+if __name__ == "__main__":
+    main(__file__, run, ROUND, PREV)
