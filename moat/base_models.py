@@ -1,7 +1,8 @@
 """The embedded base model: a word-level tokenizer and a small Llama, pretrained on repetition, made from a seed.
 
-Nothing is downloaded. The tokenizer knows the stories' words and frequent phrases as one token each, and numbers up to 99;
-longer numbers go digit by digit, and every printable ASCII character is a token, so any ASCII text is encoded without loss.
+Nothing is downloaded. The tokenizer knows the stories' words and frequent phrases as one token each, and numbers up to
+99; longer numbers go digit by digit, and every printable ASCII character is a token, so any ASCII text is encoded without
+loss.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from moat.tokens import ASSISTANT, ENVIRONMENT, GROUNDER_INSTRUCTION, PLANNER_INSTRUCTION, TASK, TO_GROUND, USER
-from moat.worlds.stories import EVAL_NAMES, TRAIN_NAMES, generator, lexicon, story
+from moat.worlds.stories import generator, lexicon, story
 
 IGNORED = -100  # a label that no loss counts
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -36,8 +37,8 @@ def word_tokenizer(phrases: list[str]) -> PreTrainedTokenizerFast:
     pieces = list(dict.fromkeys([*SPECIAL, *frame, *phrases, *(c for c in string.printable if c not in "\x0b\x0c")]))
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     whole = sorted((p for p in pieces[len(SPECIAL) :] if len(p) > 1), key=lambda p: (-len(p), p))
-    # A word must not match inside a longer word, nor a number inside a longer number; the two last alternatives take what
-    # is unknown, which the WordPiece model then cuts into characters.
+    # A word must not match inside a longer word, nor a number inside a longer number; the last alternatives take what is
+    # unknown, which the WordPiece model then cuts into characters.
     alternatives = [_bounded(p) for p in whole]
     alternatives += [" ?[A-Za-z]+", r"\d", r"[\s\S]"]
     tokenizer = Tokenizer(
@@ -59,9 +60,7 @@ def word_tokenizer(phrases: list[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def scratch_model(
-    vocabulary: int, hidden_size: int, layers: int, heads: int, positions: int, seed: int
-) -> LlamaForCausalLM:
+def scratch_model(vocabulary: int, hidden_size: int, layers: int, heads: int, positions: int, seed: int) -> LlamaForCausalLM:
     """A Llama with tied embeddings and random float32 weights that depend on `seed` alone."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -81,15 +80,16 @@ def scratch_model(
     return LlamaForCausalLM(config)
 
 
-def _repetition(
-    tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator, names: Sequence[str]
-) -> tuple[list[int], int]:
-    """A text said twice, and where its second saying begins: a story with its sentences in another order, or random tokens."""
+def _repetition(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> tuple[list[int], int]:
+    """A text said twice, and where its second saying begins.
+
+    The text is a story (its sentences come in another order the second time) or random tokens.
+    """
     bos = [tokenizer.bos_token_id]
     if rng.random() < 0.5:
         said = rng.integers(len(SPECIAL), len(tokenizer), rng.integers(8, 36)).tolist()
         return [*bos, *said, *said], 1 + len(said)
-    text = story("things", "train", (2, 3), (0.4, 0.4, 0.2), "pretraining", rng.integers(2**62), names=names).text
+    text = story("things", "train", (2, 3), (0.4, 0.4, 0.2), "pretraining", rng.integers(2**62)).text
     sentences = [tokenizer(part, add_special_tokens=False).input_ids for part in re.split(r"(?<=\. )", text)]
     first = [token for sentence in sentences for token in sentence]
     second = [token for index in rng.permutation(len(sentences)) for token in sentences[index]]
@@ -114,11 +114,10 @@ def pretrain(
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     warmup = max(1, updates // 40)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, (i + 1) / warmup) * (1 - i / updates))
-    names = (*TRAIN_NAMES, *EVAL_NAMES)
     model.train()
     value = math.nan
     for _ in range(updates):
-        rows = [_repetition(tokenizer, rng, names) for _ in range(batch_size)]
+        rows = [_repetition(tokenizer, rng) for _ in range(batch_size)]
         width = max(len(ids) for ids, _ in rows)
         ids = torch.full((batch_size, width), tokenizer.pad_token_id)
         labels = torch.full((batch_size, width), IGNORED)

@@ -27,10 +27,7 @@ def demo_examples(renderer: Renderer, demos: pl.DataFrame, role: Role, max_lengt
     if role is Role.GROUNDER:
         return grounder_examples(renderer, demos.with_columns(row_id="demo_id"), max_length)
     return fit(
-        (
-            (row["demo_id"], renderer.planner_example(row["text"], row["subgoals"]))
-            for row in demos.iter_rows(named=True)
-        ),
+        ((row["demo_id"], renderer.planner_example(row["text"], row["subgoals"])) for row in demos.iter_rows(named=True)),
         max_length,
     )
 

@@ -43,6 +43,7 @@ def set_up(machine: Machine) -> None:
     """Thread count and determinism of this process."""
     torch.set_num_threads(machine.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 -- untyped; it writes every new tensor once more, for nothing
 
 
 def load(path: Path, machine: Machine) -> PreTrainedModel:
@@ -56,7 +57,7 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
         )
     except Exception as error:
         raise OSError(f"the model in {path} cannot be loaded ({error}): delete it, then `dvc checkout`") from error
-    return model.to(device)
+    return model.to(torch.device(device))  # type: ignore[arg-type]
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:

@@ -73,7 +73,10 @@ def pick(
     if select == "random":
         chosen, rejected = random.Random(seed).sample(distinct, 2)
         return Pair(len(usable), n_distinct, chosen, rejected, None)
-    value = (lambda c: c.nll) if score == "nll" else (lambda c: c.ppl)
+
+    def value(candidate: Candidate) -> float:
+        return candidate.nll if score == "nll" else candidate.ppl
+
     if score == "executed":
         reached, missed = [c for c in distinct if c.reached], [c for c in distinct if not c.reached]
         if not reached or not missed:

@@ -212,9 +212,7 @@ class Params(Section):
             if entry.get("prev") != "0" and entry.get("prev") not in self.rounds:
                 raise ValueError(f'round "{key}" reads round {entry.get("prev")!r}, which does not exist')
         if set(self.evaluated) != {"0", *self.rounds}:
-            raise ValueError(
-                'evaluated must hold round 0 and every round; write it as `<<: *rounds` and `"0": {prev: ""}`'
-            )
+            raise ValueError('evaluated must hold round 0 and every round; write it as `<<: *rounds` and `"0": {prev: ""}`')
         return self
 
 

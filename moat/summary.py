@@ -37,7 +37,7 @@ def success_block(rows: pl.DataFrame) -> dict[str, Any]:
         "ppl_gold": geometric_mean_ppl(rows["samples_nll"].explode().drop_nulls().to_list()),
         "ppl_plan": geometric_mean_ppl(rows["nll"].to_list()),
         "ppl_control": geometric_mean_ppl(rows["control_nll"].to_list()),
-        "outcomes": {name: share for name, share in shares(rows["outcome"].to_list()).items()},
+        "outcomes": shares(rows["outcome"].to_list()),
         "styles": shares([style_of(plan) for plan in rows["subgoals"]]),
     }
 
@@ -71,15 +71,13 @@ def premise(tasks: pl.DataFrame, scores: pl.DataFrame, actions: pl.DataFrame) ->
     found: dict[str, Any] = {}
     for source in sorted(set(joined["source"])):
         own = joined.filter(joined["source"] == source)
-        groups = [
-            (g["reward"].to_list(), g["reached"].to_list()) for g in own.partition_by("task_id", maintain_order=True)
-        ]
+        groups = [(g["reward"].to_list(), g["reached"].to_list()) for g in own.partition_by("task_id", maintain_order=True)]
         correlation, n_tasks = within_task_correlation(groups)
         found[source] = {
             "auc": auc(own["reward"].to_list(), own["reached"].to_list()),
             "within_task_correlation": correlation,
             "n_tasks_with_both": n_tasks,
-            "reached_share": float(own["reached"].mean() or 0.0),
+            "reached_share": sum(own["reached"].to_list()) / len(own),
         }
     return found
 
@@ -107,7 +105,7 @@ def round_block(
     return {
         "distinct_share": subgoals.select("task_id", "subgoals").n_unique() / len(subgoals),
         "sample_styles": shares([style_of(plan) for plan in subgoals["subgoals"]]),
-        "sample_tokens": float(subgoals["n_tokens"].mean() or 0.0),  # type: ignore[arg-type]
+        "sample_tokens": sum(subgoals["n_tokens"].to_list()) / len(subgoals),
         "sample_ppl_gold": geometric_mean_ppl(scores["nll"].to_list()),
         "pairs_kept": len(kept),
         "pairs_dropped": dict(sorted(drops.items())),

@@ -75,10 +75,7 @@ class Table:
 
     def _arrow(self, rows: pl.DataFrame | Sequence[Mapping[str, Any]], path: Path) -> pa.Table:
         names = self.schema.names
-        if isinstance(rows, pl.DataFrame):
-            found = rows.columns
-        else:
-            found = list(rows[0]) if rows else names
+        found = rows.columns if isinstance(rows, pl.DataFrame) else list(rows[0]) if rows else names
         if set(found) != set(names):
             raise TableError(
                 f"{path}: table '{self.name}' takes the columns {names}; missing {sorted(set(names) - set(found))}, "

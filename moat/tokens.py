@@ -103,5 +103,4 @@ class Renderer:
 
     def decode(self, ids: list[int]) -> str:
         """Text of generated ids, without the end token."""
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -81,7 +81,7 @@ class _Watch(TrainerCallback):
             self.history.append({"update": state.global_step} | {k: float(v) for k, v in logs.items()})
 
 
-class _TokenisedDPOTrainer(DPOTrainer):  # type: ignore[misc]
+class _TokenisedDPOTrainer(DPOTrainer):
     """TRL's DPOTrainer on rows that already are `prompt_ids`, `chosen_ids`, `rejected_ids`."""
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any, **kwargs: Any) -> Dataset:
@@ -109,40 +109,40 @@ def arguments(settings: Sft, updates: int, seed: int, machine: Machine) -> dict[
             "change micro_batch in machine.yaml"
         )
     seed %= 2**32  # numpy's generators, which the trainer seeds, take 32 bits
-    return dict(
-        output_dir=machine.scratch,
-        max_steps=updates,
-        per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=settings.batch_size // micro_batch,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.schedule,
-        warmup_steps=math.ceil(settings.warmup_ratio * updates),
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        optim="adamw_torch",
-        adam_beta1=0.9,
-        adam_beta2=0.999,
-        seed=seed,
-        data_seed=seed,
-        bf16=dtype == "bfloat16",
-        fp16=False,
-        gradient_checkpointing=False,
-        use_cpu=device == "cpu",
-        max_length=None,
-        logging_strategy="steps",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        save_strategy="no",
-        eval_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_num_workers=0,
-        dataloader_pin_memory=device != "cpu",
-        dataloader_drop_last=False,
-        remove_unused_columns=False,
-        average_tokens_across_devices=True,
-        use_liger_kernel=False,
-    )
+    return {
+        "output_dir": machine.scratch,
+        "max_steps": updates,
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": settings.batch_size // micro_batch,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": settings.schedule,
+        "warmup_steps": math.ceil(settings.warmup_ratio * updates),
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": settings.max_grad_norm,
+        "optim": "adamw_torch",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "seed": seed,
+        "data_seed": seed,
+        "bf16": dtype == "bfloat16",
+        "fp16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": device == "cpu",
+        "max_length": None,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": device != "cpu",
+        "dataloader_drop_last": False,
+        "remove_unused_columns": False,
+        "average_tokens_across_devices": True,
+        "use_liger_kernel": False,
+    }
 
 
 def sft(
@@ -280,9 +280,7 @@ def train_dpo(
     _finish(stage, model, target, log, {"pairs": len(chosen), "updates": updates, "settings": settings.model_dump()})
 
 
-def _finish(
-    stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]
-) -> None:
+def _finish(stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
     kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
     facts |= {"made_by": stage.name, "log": kept} | models.engine_facts(stage.machine)
     models.save(model, target, facts)

@@ -53,9 +53,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
             rows=rows,
             names=names,
             seed=seed,
-            settings=params.cold_start["planner"].model_copy(
-                update={"learning_rate": params.independent.learning_rate}
-            ),
+            settings=params.cold_start["planner"].model_copy(update={"learning_rate": params.independent.learning_rate}),
             updates=updates * params.independent.factor,
         )
     elif settings.loss == "sft_chosen":

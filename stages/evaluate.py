@@ -70,9 +70,7 @@ def gold_nlls(
     examples: list[Example] = []
     for index, (task, texts) in enumerate(zip(tasks.iter_rows(named=True), given, strict=True)):
         for number, subgoals in enumerate(texts):
-            example = renderer.grounder_example(
-                task["text"], documentation(task["domain"]), subgoals, task["gold_actions"]
-            )
+            example = renderer.grounder_example(task["text"], documentation(task["domain"]), subgoals, task["gold_actions"])
             if len(example) <= stage.params.max_length:
                 places.append((index, number))
                 examples.append(example)

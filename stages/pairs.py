@@ -45,9 +45,7 @@ def pair_row(task_id: str, pair: Pair) -> dict[str, Any]:
     }
 
 
-def candidates_by_task(
-    subgoals: pl.DataFrame, scores: pl.DataFrame, actions: pl.DataFrame
-) -> dict[str, list[Candidate]]:
+def candidates_by_task(subgoals: pl.DataFrame, scores: pl.DataFrame, actions: pl.DataFrame) -> dict[str, list[Candidate]]:
     """Join the three tables by (task_id, k); a candidate without score or outcome goes no further."""
     joined = subgoals.join(scores, on=["task_id", "k"]).join(
         actions.select("task_id", "k", "outcome"), on=["task_id", "k"], how="left"

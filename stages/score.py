@@ -38,9 +38,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     renderer = Renderer(models.load_tokenizer(model), params.format)
     keys, examples = [], []
     for row in usable.iter_rows(named=True):
-        example = renderer.grounder_example(
-            row["text"], documentation(row["domain"]), row["subgoals"], row["gold_actions"]
-        )
+        example = renderer.grounder_example(row["text"], documentation(row["domain"]), row["subgoals"], row["gold_actions"])
         if len(example) <= params.max_length:
             keys.append((row["task_id"], row["k"]))
             examples.append(example)

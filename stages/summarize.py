@@ -115,9 +115,7 @@ def run(stage: Stage) -> None:
     for key, block in rounds.items():
         for source, found in block.get("premise", {}).items():
             if found["auc"] is not None and found["auc"] < NEAR_CHANCE:
-                stage.warn(
-                    f"round {key}, {source}: AUC of -PPL for reaching the answer is {found['auc']:.2f}, near chance"
-                )
+                stage.warn(f"round {key}, {source}: AUC of -PPL for reaching the answer is {found['auc']:.2f}, near chance")
     last, first = rounds[keys[-1]], rounds[keys[0]]
     distance = [block["success"] - block["control_success"] for block in (first, last)]
     if distance[1] < distance[0]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from moat import layout, models, training
 from moat.examples import demo_examples, grounder_examples
+from moat.params import Sft
 from moat.schemas.demos import DEMOS
 from moat.schemas.sft import SFT
 from moat.seeds import seed_of
@@ -22,13 +23,14 @@ from moat.tokens import Renderer, Role
 
 def run(stage: Stage, round: str, prev: str) -> None:
     """All input and output of the stage."""
-    params, settings, target = stage.params, stage.params.train_grounder, layout.model("grounder", round)
+    params, target = stage.params, layout.model("grounder", round)
+    settings: Sft = params.train_grounder
     start = layout.model("grounder", prev if params.init_from == "previous" else "0")
     sft_path = layout.table("sft", round)
     stage.header(f"tune the grounder, round {round}, {params.mode}", [sft_path, start], [target])
     renderer = Renderer(models.load_tokenizer(start), params.format)
     rows, names, counts = grounder_examples(renderer, SFT.read(sft_path), params.max_length)
-    if not settings.enabled or not rows:
+    if not params.train_grounder.enabled or not rows:
         stage.say("train_grounder.enabled is false: the grounder stays" if rows else "no rows: the grounder stays")
         models.copy(start, target)
         stage.close(Counts(len(rows), 0, {"not trained on": len(rows)}))

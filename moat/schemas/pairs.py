@@ -20,8 +20,6 @@ PAIRS = Table(
         Column("rejected_nll", pa.float64(), "NLL of the gold actions given rejected.", nullable=True),
         Column("chosen_ppl", pa.float64(), "PPL of the gold actions given chosen.", nullable=True),
         Column("rejected_ppl", pa.float64(), "PPL of the gold actions given rejected.", nullable=True),
-        Column(
-            "dropped", pa.string(), "Why the task gives no pair, or null when the pair is trained on.", nullable=True
-        ),
+        Column("dropped", pa.string(), "Why the task gives no pair, or null when the pair is trained on.", nullable=True),
     ),
 )

@@ -10,9 +10,7 @@ SFT = Table(
     key=("row_id",),
     columns=(
         Column("row_id", pa.string(), "origin, round and key of the row's parent, joined."),
-        Column(
-            "origin", pa.string(), "initial (a demonstration), accepted (the grounder's) or corrected (the critic's)."
-        ),
+        Column("origin", pa.string(), "initial (a demonstration), accepted (the grounder's) or corrected (the critic's)."),
         Column("round", pa.int32(), "The round whose candidate it is; 0 for a demonstration."),
         Column("task_id", pa.string(), "The task."),
         Column("k", pa.int32(), "The candidate; null for a demonstration.", nullable=True),

@@ -11,9 +11,9 @@ gold answer and one gold plan per annotator style:
 All three are right plans of the same task. Two teams of annotators that prefer different styles give a planner and a
 grounder that do not fit each other: the mismatch that joint training has to find and mend.
 
-Two families share their cue words ("more", "away", "times", "equally") and nothing else: `things` is trained on, `travel`
-is held out as a source. Within `things`, the evaluation split uses names and phrasings that the training split never
-shows; a phrasing of the evaluation split is a new arrangement of words that training does show.
+Two families share their verbs: `things` is trained on, `travel` (a train, a ship, people) is held out as a source. Within
+`things`, the evaluation split uses full names and phrasings that the training split never shows, made of words that it
+does show.
 
 Nothing here knows a model; all randomness comes from one seed per story, so a story never depends on its neighbours.
 """
@@ -36,17 +36,27 @@ STYLES = ("numbers", "operation", "vague")
 SMALLEST, LARGEST = 2, 99  # every number that a story names
 LARGEST_RESULT = 9999  # every intermediate result is a whole number from 1 to this
 
-TRAIN_NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo", "Ivy", "Jon", "Kim", "Leo")
-EVAL_NAMES = ("Mia", "Ned", "Ola", "Pia", "Quin", "Rosa", "Sam", "Tess")
+FIRST_NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo")
+LAST_NAMES = (" Ash", " Bell", " Cole", " Dale", " Ford", " Gray")
+# Training and evaluation know the same first and last names, and no full name in common.
+NAMES = {
+    split: tuple(
+        first + last
+        for i, first in enumerate(FIRST_NAMES)
+        for j, last in enumerate(LAST_NAMES)
+        if ((i + j) % 3 == 0) == (split == "eval")
+    )
+    for split in ("train", "eval")
+}
 CROWDS = ("the train", "the bus", "the ship", "the club")  # who, in the held-out family
 ITEMS = ("apples", "books", "cards", "coins", "hats", "kites", "pens", "shells")
 
 # The verb alone tells the operation; the rest of a sentence never does.
 VERBS = {
-    "add": ("buys", "gets", "finds", "wins"),
-    "subtract": ("loses", "sells", "drops", "lends"),
-    "multiply": ("grows", "rises", "swells", "expands"),
-    "divide": ("shrinks", "falls", "dwindles", "contracts"),
+    "add": ("buys", "gets", "finds", "wins", "earns", "picks"),
+    "subtract": ("loses", "sells", "drops", "lends", "wastes", "breaks"),
+    "multiply": ("grows", "rises", "swells", "expands", "climbs", "jumps"),
+    "divide": ("shrinks", "falls", "dwindles", "contracts", "sinks", "thins"),
 }
 # {n} who, {v} the verb, {k} the number, {i} the item. Verb number v is trained on in the frames f with (v + f) % 3 != 0; the
 # evaluation split uses it in the remaining frame alone.
@@ -57,7 +67,15 @@ FRAMES = {
 FRAMES |= {"subtract": FRAMES["add"], "divide": FRAMES["multiply"]}
 PREFIXES = ("", "", "then ", "later ")  # of any sentence between the first and the question: it says nothing
 # {m}, {j}: another name and another item, of the distractors
-OPENINGS = {"train": ("{n} has {k} {i}", "there are {k} {i} with {n}"), "eval": ("there are {k} {i} and {n} has them",)}
+OPENINGS = {
+    "train": (
+        "{n} has {k} {i}",
+        "there are {k} {i} with {n}",
+        "now {n} has {k} {i}",
+        "today there are {k} {i} with {n}",
+    ),
+    "eval": ("now there are {k} {i} with {n}",),
+}
 DISTRACTORS = {
     "train": ("the {j} cost {k} dollars", "{m} is {k} years old", "{m} walks {k} miles"),
     "eval": ("{n} is {k} years old", "{n} walks {k} miles"),
@@ -152,17 +170,16 @@ def story(
     steps: Sequence[int],
     distractors: Sequence[float],
     *seed: object,
-    names: Sequence[str] = (),
 ) -> Story:
     """Draw the story that `seed` names.
 
     `steps` lists the possible numbers of operations (drawn evenly); `distractors[d]` is the probability of `d` distractor
-    sentences; `names` replaces the split's own. Raises KeyError for a family and split that have no phrasings (`travel` has no training split).
+    sentences.
     """
     rng = generator("story", family, split, *seed)
-    names = names or {"things": TRAIN_NAMES if split == "train" else EVAL_NAMES, "travel": CROWDS}[family]
+    names = NAMES[split] if family == "things" else CROWDS
     chain = None
-    n_steps = int(steps[rng.integers(len(steps))])
+    n_steps = int(steps[int(rng.integers(len(steps)))])
     while chain is None:
         chain = _chain(rng, n_steps)
     (_, start), *operations, (_, answer) = chain
@@ -175,7 +192,7 @@ def story(
         return template.format(n=name, m=other, i=item, j=thing, k=number, v=verb)
 
     def pick(choices: Sequence[str]) -> str:
-        return choices[rng.integers(len(choices))]
+        return choices[int(rng.integers(len(choices)))]
 
     def event(operation: str, number: int) -> str:
         verb = int(rng.integers(len(VERBS[operation])))
@@ -249,20 +266,20 @@ def lexicon() -> list[str]:
     words = {
         "There are ",
         "there are ",
+        "Now ",
+        "Today ",
         " with ",
-        " and ",
         " has ",
-        " has them",
         "How many ",
         " does ",
-        " have now?",
-        " are there now?",
+        " have",
+        " are there",
     }
-    words |= {" have at the end?", " are there at the end?", "-fold", " of them", " years old", " miles", " dollars"}
+    words |= {" now?", " at the end?", "-fold", " of them", " years old", " miles", " dollars"}
     words |= {" is ", " walks ", " cost ", "The ", "the ", "pile", "heap", "number", "people", " people"}
     words |= {f" {verb} " for verbs in VERBS.values() for verb in verbs}
     words |= {prefix + item for item in ITEMS for prefix in ("", " ")}
-    words |= {*TRAIN_NAMES, *EVAL_NAMES, *(name.removeprefix("the ") for name in CROWDS)}
+    words |= {*FIRST_NAMES, *LAST_NAMES, *(name.removeprefix("the ") for name in CROWDS)}
     words |= {spelt for prefix in PREFIXES if prefix for spelt in (prefix, prefix.capitalize())}
     numbers = [str(number) for number in range(10, LARGEST + 1)]
     return list(dict.fromkeys([*phrases, ". ", *numbers, *sorted(words)]))

@@ -1,0 +1,170 @@
+"""The command `moat`: where a run stands, profiles, and a tool to try.
+
+Starts quickly: whatever is heavy is imported by the command that needs it, and torch by none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+EXAMPLES = """
+Examples:
+
+    moat status
+
+    moat profile use tiny
+
+    moat exec --domain maths "R1 = Calculator(2 + 3)"
+"""
+
+app = typer.Typer(
+    help="MOAT: joint alignment tuning of a planner and a grounder.\n" + EXAMPLES,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+profile = typer.Typer(help="Sets of values for params.yaml.", no_args_is_help=True, rich_markup_mode="markdown")
+app.add_typer(profile, name="profile")
+
+
+def console() -> Console:
+    """Where answers go. Made anew, so that it writes to the stdout of now."""
+    return Console(highlight=False)
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Turn an error of ours into one line on stderr and exit status 1; a bug keeps its traceback."""
+    from moat.params import ParamsError
+    from moat.status import StatusError
+
+    try:
+        yield
+    except (OSError, ParamsError, StatusError) as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error[/] {escape(str(error))}")
+        raise typer.Exit(1) from error
+
+
+def project() -> Path:
+    """The folder of the project around the current one. Raises FileNotFoundError."""
+    from moat.launch import find_root
+
+    return find_root(Path.cwd())
+
+
+@app.command()
+def status() -> None:
+    """Say which artifacts each round has, and what `dvc repro` would run now and why.
+
+    Tables show their number of rows. Exit status 1 when DVC can not answer.
+
+    Example: `moat status`
+    """
+    from moat import layout, params
+    from moat.status import ABSENT, ARTIFACTS, artifacts, dvc_status, folder, reasons, recorded, rows_in
+
+    out = console()
+    with faults():
+        root = project()
+        settings = params.load(root / params.PARAMS)
+        keys = sorted(settings.evaluated, key=int)
+        shared = [
+            f"training tasks {rows_in(root / layout.TRAIN_TASKS)}",
+            f"evaluation tasks {rows_in(root / layout.EVAL_TASKS)}",
+            f"base model {folder(root / layout.BASE_MODEL)}",
+            *(f"{path} {'yes' if (root / path).is_file() else ABSENT}" for path in (layout.METRICS, layout.REPORT)),
+        ]
+        out.print(" · ".join(shared))
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("artifact")
+        columns = []
+        for key in keys:
+            table.add_column("cold start" if key == "0" else f"round {key}", justify="right")
+            columns.append(artifacts(root, key))
+        for name in ARTIFACTS:
+            table.add_row(name, *(column[name] for column in columns))
+        out.print(table)
+        changes = dvc_status(root)
+        done = recorded(root)
+    if not changes:
+        out.print("Nothing to run: every stage is up to date.")
+        return
+    out.print(f"`dvc repro` would run {len(changes)} stage(s), and those after them whose inputs then differ:")
+    waiting = Table(box=None, show_header=False, pad_edge=False)
+    for name, found in changes.items():
+        waiting.add_row(f"  {escape(name)}", escape(reasons(found, name in done)))
+    out.print(waiting)
+
+
+@profile.command("list")
+def profile_list() -> None:
+    """List the profiles, and mark those whose values params.yaml has.
+
+    Example: `moat profile list`
+    """
+    from moat import profiles
+    from moat.params import PARAMS
+
+    out = console()
+    with faults():
+        root = project()
+        current = profiles.plain(root / PARAMS)
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for name in profiles.names(root):
+            path = profiles.path_of(root, name)
+            mark = "*" if profiles.plain(path) == current else " "
+            table.add_row(mark, escape(name), escape(profiles.headline(path)))
+    out.print(table if table.row_count else f"no profiles in {profiles.FOLDER}/")
+
+
+@profile.command("use")
+def profile_use(name: Annotated[str, typer.Argument(help="A file of profiles/, without .yaml.")]) -> None:
+    """Write a profile's values into params.yaml; its comments, quotes and anchors stay.
+
+    Example: `moat profile use tiny`
+    """
+    from moat import profiles
+    from moat.params import PARAMS
+
+    with faults():
+        root = project()
+        changed = profiles.use(root, name, root / PARAMS)
+    console().print(
+        f"{PARAMS} now has the values of {escape(name)}: `dvc repro` runs what they change"
+        if changed
+        else f"{PARAMS} had the values of {escape(name)} already"
+    )
+
+
+@app.command("exec")
+def execute_actions(
+    actions: Annotated[str, typer.Argument(help="Actions as a grounder writes them, separated by semicolons.")],
+    domain: Annotated[str, typer.Option(help="Whose tools the actions may use.")] = "maths",
+) -> None:
+    """Run actions with the real tools; print each result, or the typed failure with exit status 1.
+
+    Example: `moat exec --domain maths "R1 = Calculator(2 + 3); R2 = Calculator(R1 * 4)"`
+    """
+    from moat.executor import TOOLS, execute
+
+    if domain not in TOOLS:
+        raise typer.BadParameter(f"no domain {domain!r}; there are {', '.join(TOOLS)}", param_hint="--domain")
+    done = execute(actions, TOOLS[domain])
+    for name, result in done.results:
+        typer.echo(f"{name} = {result}")
+    if done.failure is not None:
+        typer.echo(f"failed ({done.failure}): {done.message}", err=True)
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,282 @@
+"""The page of a run: figures of every round from metrics.json, and examples of the last round from its tables.
+
+Nothing is measured here: figures are those of `summarize`. The page is one file that loads nothing, and equal inputs
+give equal bytes. Whatever a model or a task source wrote is text in it, never markup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from moat.charts import Line, lines, shares
+from moat.summary import NEAR_CHANCE
+
+TEMPLATE = Path(__file__).with_suffix(".html.j2")
+N_EXAMPLES = 10
+N_WITHOUT_PAIR = 3  # of the examples, where the round has as many
+STYLES = ("numbers", "operation", "vague")  # bottom to top in the chart; others follow
+
+Block = Mapping[str, Any]
+
+
+class ReportError(ValueError):
+    """Inputs that do not belong together; the message names the file and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A setting that leaves the paper on purpose, as params.yaml says it."""
+
+    key: str
+    value: str
+    comment: str
+
+
+def deviations(text: str) -> list[Deviation]:
+    """Settings of params.yaml whose comment starts with "deviates", in the file's order.
+
+    A line reader for block mappings: the path of a key is told by indentation. A value that holds ` #` is not covered.
+    """
+    found: list[Deviation] = []
+    above: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        match = re.match(r"( *)([^\s#][^:]*):(?:\s+(.*))?$", line)
+        if match is None:
+            continue
+        indent = len(match[1])
+        above = [entry for entry in above if entry[0] < indent]
+        above.append((indent, match[2].strip("\"'")))
+        value, _, comment = (match[3] or "").partition("#")
+        said = re.match(r"deviates\b[.:]?\s*(.*)", comment.strip())
+        if said:
+            found.append(Deviation(".".join(name for _, name in above), value.strip(), said[1]))
+    return found
+
+
+def read_metrics(path: Path, keys: Sequence[str]) -> dict[str, Block]:
+    """The blocks of `keys` from metrics.json, in that order. Raises FileNotFoundError or ReportError."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: run the stage summarize (`dvc repro summarize`)")
+    try:
+        rounds = json.loads(path.read_text(encoding="utf-8"))["rounds"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ReportError(f"{path} is not what summarize writes ({error!r}): `dvc repro -f summarize`") from error
+    missing = [key for key in keys if key not in rounds]
+    if missing:
+        raise ReportError(
+            f"{path} lacks the rounds {', '.join(missing)} of params.yaml: run summarize (`dvc repro summarize`)"
+        )
+    return {key: rounds[key] for key in keys}
+
+
+def tick(key: str) -> str:
+    """A round's name on an axis."""
+    return "cold start" if key == "0" else f"round {key}"
+
+
+def charts(rounds: Mapping[str, Block]) -> list[dict[str, Any]]:
+    """The curves, each with title, note and SVG. Those of a round's samples leave the cold start out."""
+    every = [tick(key) for key in rounds]
+    tuned = {key: block for key, block in rounds.items() if "distinct_share" in block}
+    sampled = [tick(key) for key in tuned]
+
+    def line(label: str, name: str, low: str | None = None, high: str | None = None, dashed: bool = False) -> Line:
+        def values(field: str) -> list[float | None]:
+            return [block.get(field) for block in rounds.values()]
+
+        return Line(label, values(name), values(low) if low else None, values(high) if high else None, dashed)
+
+    drawn = [
+        {
+            "title": "Success",
+            "note": "Share of evaluation tasks whose actions reach the gold answer, with 95% intervals.",
+            "svg": lines(
+                "success",
+                every,
+                [
+                    line("all tasks", "success", "success_low", "success_high"),
+                    line("held-in", "held_in_avg"),
+                    line("held-out", "held_out_avg"),
+                    line("another task's plan", "control_success", dashed=True),
+                ],
+                "",
+                True,
+                None,
+            ),
+        },
+        {
+            "title": "PPL of the gold actions",
+            "note": "Geometric mean over evaluation tasks. Lower: the grounder predicts the gold actions better.",
+            "svg": lines(
+                "ppl",
+                every,
+                [line("given sampled plans", "ppl_gold"), line("given the plan used", "ppl_plan", dashed=True)],
+                "",
+                False,
+                None,
+            ),
+        },
+    ]
+    if not tuned:
+        return drawn
+    styles = {name for block in tuned.values() for name in block["sample_styles"]}
+    ordered = [name for name in STYLES if name in styles] + sorted(styles - set(STYLES))
+    sources = sorted({source for block in tuned.values() for source in block["premise"]})
+    distinct = Line("distinct", [block["distinct_share"] for block in tuned.values()])
+    parts = [Line(name, [block["sample_styles"].get(name, 0.0) for block in tuned.values()]) for name in ordered]
+    premise = [Line(source, [block["premise"].get(source, {}).get("auc") for block in tuned.values()]) for source in sources]
+    drawn += [
+        {
+            "title": "Distinct plans",
+            "note": "Different texts among the sampled candidates of a task, as a share of all candidates.",
+            "svg": lines("distinct", sampled, [distinct], "", True, None),
+        },
+        {
+            "title": "Styles of the sampled plans",
+            "note": "Shares among all candidates of the round, which the planner of the round before sampled.",
+            "svg": shares("styles", sampled, parts, ""),
+        },
+        {
+            "title": "Premise: does a low PPL mean a good plan?",
+            "note": "AUC of −PPL for reaching the answer, per task source. Dotted: chance.",
+            "svg": lines("premise", sampled, premise, "", False, 0.5),
+        },
+    ]
+    return drawn
+
+
+def control_note(key: str, block: Block, first: Block) -> str:
+    """The control in words: own plan against another task's, and whether the distance shrank since the cold start."""
+    own, other = block["success"], block["control_success"]
+    said = (
+        f"Given another task's plan the grounder reaches {100 * other:.1f}% of the answers, given the task's own "
+        f"{100 * own:.1f}%: a distance of {100 * (own - other):.1f} points."
+    )
+    before = first["success"] - first["control_success"]
+    if key != "0" and own - other < before:
+        said += (
+            f" That is less than the cold start's {100 * before:.1f} points: the grounder relies less on the plan "
+            "than before."
+        )
+    return said
+
+
+def premise_notes(block: Block) -> list[str]:
+    """Warnings about task sources in which PPL hardly tells good plans from bad ones."""
+    return [
+        f"{source}: the AUC of {found['auc']:.2f} is near chance; the pairs of this source say little."
+        for source, found in block.get("premise", {}).items()
+        if found["auc"] is not None and found["auc"] < NEAR_CHANCE
+    ]
+
+
+def pick_examples(pairs: pl.DataFrame, n: int = N_EXAMPLES, without: int = N_WITHOUT_PAIR) -> list[str]:
+    """`n` task ids in the order of their hashes: kept pairs, and up to `without` tasks whose pair was not kept.
+
+    Dropped pairs come before tasks that have none to show. Where one kind is short, the others fill up.
+    """
+
+    def order(task_id: str) -> str:
+        return hashlib.sha256(task_id.encode()).hexdigest()
+
+    kinds: list[list[str]] = [[], [], []]  # kept, dropped with both plans at hand, nothing to compare
+    for row in pairs.select("task_id", "dropped", "chosen_k").iter_rows(named=True):
+        kinds[0 if row["dropped"] is None else 2 if row["chosen_k"] is None else 1].append(row["task_id"])
+    kept = sorted(kinds[0], key=order)
+    others = sorted(kinds[1], key=order) + sorted(kinds[2], key=order)
+    n_others = min(len(others), max(without, n - len(kept)))
+    return sorted(kept[: n - n_others] + others[:n_others], key=order)
+
+
+def cards(
+    task_ids: Sequence[str],
+    tasks: pl.DataFrame,
+    pairs: pl.DataFrame,
+    subgoals: pl.DataFrame,
+    scores: pl.DataFrame,
+    actions: pl.DataFrame,
+    critiques: pl.DataFrame,
+) -> list[dict[str, Any]]:
+    """One card per task id: task, pair and all K candidates by PPL; those without a score come last.
+
+    Every join is by key, (task_id, k). Raises ReportError for an id without task or pair row.
+    """
+    own = pl.col("task_id").is_in(list(task_ids))
+    joined = (
+        subgoals.filter(own)
+        .join(scores.filter(own).select("task_id", "k", "ppl"), on=["task_id", "k"], how="left")
+        .join(actions.filter(own).drop("finish_reason"), on=["task_id", "k"], how="left")
+        .join(
+            critiques.filter(own).select("task_id", "k", "verdict", "corrected_actions"),
+            on=["task_id", "k"],
+            how="left",
+        )
+        .sort("ppl", "k", nulls_last=True)
+    )
+    task_of = {row["task_id"]: row for row in tasks.filter(own).iter_rows(named=True)}
+    pair_of = {row["task_id"]: row for row in pairs.filter(own).iter_rows(named=True)}
+    candidates: dict[str, list[dict[str, Any]]] = {}
+    for row in joined.iter_rows(named=True):
+        candidates.setdefault(row["task_id"], []).append(row)
+    found = []
+    for task_id in task_ids:
+        if task_id not in task_of or task_id not in pair_of:
+            raise ReportError(
+                f"task {task_id} has no row in data/tasks/train.parquet or no pair row: "
+                "the tables are of different runs (`dvc repro`)"
+            )
+        pair = pair_of[task_id]
+        mark = {pair["chosen_k"]: "chosen", pair["rejected_k"]: "rejected"} if pair["dropped"] is None else {}
+        rows = [row | {"mark": mark.get(row["k"])} for row in candidates.get(task_id, [])]
+        found.append({"task": task_of[task_id], "pair": pair, "candidates": rows})
+    return found
+
+
+def steps(text: str | None) -> str:
+    """A plan or an action text with one subgoal or action a line, for reading."""
+    return re.sub(r"; *(?=Subgoal \d+:|R\d+ *=)", ";\n", text or "")
+
+
+def percent(value: float | None, unit: str = "%") -> str:
+    """A share in percent with one decimal; a dash when it was not measured."""
+    return "–" if value is None else f"{100 * value:.1f}{unit}"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with `digits` decimals, in short form when it is huge; a dash when it was not measured."""
+    if value is None:
+        return "–"
+    return f"{value:,.{digits}f}" if abs(value) < 1e5 else f"{value:.2e}"
+
+
+def render(context: Mapping[str, Any], rounds: Mapping[str, Block]) -> str:
+    """The page. `context` carries `facts`, `deviations`, `cards` and `last`, the key of the examples' round."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATE.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"steps": steps, "percent": percent, "number": number}
+    first = next(iter(rounds.values()))
+    notes = {key: control_note(key, block, first) for key, block in rounds.items()}
+    drawn = [chart | {"svg": Markup(chart["svg"])} for chart in charts(rounds)]
+    return environment.get_template(TEMPLATE.name).render(
+        **context,
+        rounds=rounds,
+        charts=drawn,
+        control_notes=notes,
+        premise_notes={key: premise_notes(block) for key, block in rounds.items()},
+    )

@@ -1,0 +1,297 @@
+"""The command `moat`, with the libraries behind it: moat/cli.py, moat/status.py, moat/profiles.py."""
+
+import difflib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from moat import layout, params, profiles
+from moat.cli import app
+from moat.params import ParamsError
+from moat.schemas.scores import SCORES
+from moat.status import ABSENT, StatusError, artifacts, dvc_status, reasons, recorded, rows_in, running
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = (ROOT / "profiles" / "tiny.yaml").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project's folder with params.yaml, dvc.yaml and the profile tiny; also the current folder."""
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n", encoding="utf-8")
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    profiles.use(tmp_path, "tiny", tmp_path / "params.yaml")  # nothing, unless params.yaml is being tuned
+    return tmp_path
+
+
+def moat(*arguments):
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "120", "NO_COLOR": "1"})
+
+
+def write_profile(project, name, *changes):
+    """The profile tiny with texts replaced, each of which it must hold."""
+    text = TINY
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    (project / "profiles" / f"{name}.yaml").write_text(text, encoding="utf-8")
+
+
+def between(text, start, end):
+    return text[text.index(start) : text.index(end)]
+
+
+PRETRAINED = (
+    between(TINY, "base_model:", "cold_start:"),
+    "base_model:\n  kind: pretrained\n  name: some/model\n  revision: 0a1b\n\n",
+)
+SHORTER = ('  "2": {prev: "1"}\n', "")
+LONGER = ('  "2": {prev: "1"}\n', '  "2": {prev: "1"}\n  "3": {prev: "2"}\n')
+MORE_PLANS = (f"  k: {profiles.plain(ROOT / 'profiles' / 'tiny.yaml')['sample']['k']}\n", "  k: 15\n")
+
+
+# --- exec ------------------------------------------------------------------------------------------------------------
+
+
+def test_exec_prints_every_result():
+    done = moat("exec", "--domain", "maths", "R1 = Calculator(2 + 3); R2 = Calculator(R1 * 4)")
+    assert (done.exit_code, done.stdout) == (0, "R1 = 5\nR2 = 20\n")
+
+
+def test_exec_prints_what_ran_and_the_typed_failure():
+    done = moat("exec", "R1 = Calculator(2 + 3); R2 = Calculator(R1 / 0)")
+    assert (done.exit_code, done.stdout) == (1, "R1 = 5\n")
+    assert "failed (tool_error): R2" in done.stderr
+
+
+def test_exec_names_the_domains_there_are():
+    done = moat("exec", "--domain", "web", "R1 = Click(3)")
+    assert done.exit_code == 2
+    assert "maths" in done.stderr
+
+
+# --- starting --------------------------------------------------------------------------------------------------------
+
+
+def test_starting_imports_nothing_heavy():
+    code = (
+        "import sys, moat.cli; "
+        "assert not {'torch', 'transformers', 'pyarrow', 'polars', 'dvc', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+
+
+@pytest.mark.parametrize("command", [["status"], ["profile", "use"], ["profile", "list"], ["exec"]])
+def test_help_gives_an_example(command):
+    done = moat(*command, "--help")
+    assert done.exit_code == 0
+    assert f"Example: moat {' '.join(command)}" in done.stdout
+
+
+def test_outside_a_project_the_remedy_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = moat("profile", "list")
+    assert done.exit_code == 1
+    assert "run from inside the project" in done.stderr
+
+
+# --- profiles --------------------------------------------------------------------------------------------------------
+
+
+def test_tiny_has_the_values_of_params():
+    assert profiles.plain(ROOT / "profiles" / "tiny.yaml") == profiles.plain(ROOT / "params.yaml")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "profiles").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_profile_can_be_used(project, path):
+    (project / "profiles" / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    profiles.use(project, path.stem, project / "params.yaml")
+    assert profiles.plain(project / "params.yaml") == profiles.plain(path)
+
+
+def test_a_profile_with_the_same_values_changes_no_byte(project):
+    before = (project / "params.yaml").read_bytes()
+    assert "already" in moat("profile", "use", "tiny").stdout
+    assert (project / "params.yaml").read_bytes() == before
+
+
+def test_a_profile_changes_values_and_nothing_else(project):
+    write_profile(project, "wide", MORE_PLANS)
+    before = (project / "params.yaml").read_text(encoding="utf-8")
+    assert moat("profile", "use", "wide").exit_code == 0
+    after = (project / "params.yaml").read_text(encoding="utf-8")
+    changed = [line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-"]
+    assert [line.split("#")[0].split() for line in changed] == [
+        ["-", "k:", MORE_PLANS[0].split()[1]],
+        ["+", "k:", "15"],
+    ]
+    assert changed[1].endswith("# plans per task. Paper: 15")
+    profiles.use(project, "tiny", project / "params.yaml")
+    assert (project / "params.yaml").read_text(encoding="utf-8") == before
+
+
+@pytest.mark.parametrize("change", [SHORTER, LONGER], ids=["shorter", "longer"])
+def test_rounds_are_replaced_and_the_merge_follows(project, change):
+    write_profile(project, "other", change)
+    before = (project / "params.yaml").read_text(encoding="utf-8")
+    profiles.use(project, "other", project / "params.yaml")
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    assert "rounds: &rounds" in text
+    assert "<<: *rounds" in text
+    loaded = params.load(project / "params.yaml")
+    assert set(loaded.evaluated) == {"0", *loaded.rounds}
+    assert len(loaded.rounds) == (1 if change is SHORTER else 3)
+    profiles.use(project, "tiny", project / "params.yaml")
+    assert (project / "params.yaml").read_text(encoding="utf-8") == before
+
+
+def test_a_base_model_is_replaced_as_a_whole_and_what_stands_below_it_stays(project):
+    write_profile(project, "pretrained", PRETRAINED)
+    profiles.use(project, "pretrained", project / "params.yaml")
+    assert params.load(project / "params.yaml").base_model.name == "some/model"
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    assert "hidden_size" not in text
+    assert "revision: 0a1b\n\ncold_start:                   # SFT of each role" in text
+
+
+def test_a_comment_of_the_profile_replaces_that_of_the_key(project):
+    write_profile(project, "wide", (MORE_PLANS[0], "  k: 15    # as the paper\n"))
+    profiles.use(project, "wide", project / "params.yaml")
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    assert "# as the paper\n" in text
+    assert "# plans per task. Paper" not in text
+
+
+def test_every_unknown_and_missing_key_is_named(project):
+    write_profile(project, "odd", (MORE_PLANS[0], "  many: 15\n"), ("format: lumos\n", ""))
+    before = (project / "params.yaml").read_bytes()
+    done = moat("profile", "use", "odd")
+    assert done.exit_code == 1
+    for words in ("odd.yaml", "sample.many: unknown key", "sample.k: missing key", "format: missing key"):
+        assert words in done.stderr
+    assert (project / "params.yaml").read_bytes() == before
+
+
+def test_a_value_out_of_range_is_refused_before_anything_is_written(project):
+    write_profile(project, "odd", (MORE_PLANS[0], "  k: 0\n"))
+    before = (project / "params.yaml").read_bytes()
+    with pytest.raises(ParamsError, match=r"odd\.yaml has 1 fault.*\n.*sample\.k"):
+        profiles.use(project, "odd", project / "params.yaml")
+    assert (project / "params.yaml").read_bytes() == before
+
+
+def test_an_unknown_profile_is_answered_with_those_there_are(project):
+    done = moat("profile", "use", "huge")
+    assert done.exit_code == 1
+    assert "there are tiny" in done.stderr
+
+
+def test_the_list_marks_what_params_has(project):
+    write_profile(project, "wide", MORE_PLANS)
+    lines = moat("profile", "list").stdout.splitlines()
+    assert [line.split()[:2] for line in lines if "tiny" in line or "wide" in line] == [
+        ["*", "tiny"],
+        ["wide", "tiny:"],
+    ]
+
+
+# --- status ----------------------------------------------------------------------------------------------------------
+
+
+def scores(n):
+    return [{"task_id": f"t{i}", "k": 0, "nll": 0.5, "ppl": 1.6, "n_action_tokens": 9} for i in range(n)]
+
+
+def test_artifacts_are_counted_and_absent_ones_marked(project):
+    SCORES.write(layout.table("scores", "1"), scores(3), {})
+    layout.table("pairs", "1").write_bytes(b"no table")
+    (project / "models/planner/1").mkdir(parents=True)
+    (project / "models/planner/1/model.safetensors").touch()
+    (project / "models/grounder/1").mkdir(parents=True)
+    found = artifacts(project, "1")
+    assert (found["scores"], found["pairs"], found["subgoals"]) == ("3", "unreadable", ABSENT)
+    assert (found["planner"], found["grounder"], found["eval"]) == ("yes", "no weights", ABSENT)
+
+
+def test_the_cold_start_has_no_tables_of_a_round(project):
+    assert artifacts(project, "0")["subgoals"] == ""
+    assert artifacts(project, "0")["planner"] == ABSENT
+
+
+def test_large_counts_are_grouped(tmp_path):
+    SCORES.write(tmp_path / "scores.parquet", scores(1200), {})
+    assert rows_in(tmp_path / "scores.parquet") == "1,200"
+
+
+def test_without_dvc_the_table_is_shown_and_the_remedy_said(project):
+    done = moat("status")
+    assert done.exit_code == 1
+    assert "round 2" in done.stdout
+    assert "dvc init" in done.stderr
+
+
+def test_reasons_are_words():
+    changes = [
+        {"changed deps": {"a.py": "modified", "b.py": "deleted", "params.yaml": {"pairs.min_gap": "modified"}}},
+        {"changed outs": {"data/x.parquet": "deleted"}},
+        "changed command",
+    ]
+    assert reasons(changes, has_run=True) == (
+        "changed: a.py; missing: b.py; parameter changed: pairs.min_gap; output missing: data/x.parquet; its command changed"
+    )
+    assert reasons(changes, has_run=False) == "it has not run yet"
+
+
+def test_long_lists_of_reasons_are_cut():
+    changes = [{"changed deps": {f"{i}.py": "modified" for i in range(6)}}]
+    assert reasons(changes, has_run=True) == "changed: 0.py, 1.py, 2.py, 3.py and 2 more"
+
+
+def test_stages_that_have_run_are_those_of_the_lock(tmp_path):
+    assert recorded(tmp_path) == set()
+    (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n  evaluate@0:\n    cmd: x\n", encoding="utf-8")
+    assert recorded(tmp_path) == {"evaluate@0"}
+
+
+def test_dvc_is_not_asked_while_it_is_at_work(tmp_path):
+    (tmp_path / ".dvc" / "tmp").mkdir(parents=True)
+    info = {"pid": os.getpid(), "cmd": "dvc repro"}
+    lock = {"write": {"models/base": info}, "read": {"a.py": [info]}}
+    (tmp_path / ".dvc" / "tmp" / "rwlock").write_text(json.dumps(lock), encoding="utf-8")
+    assert running(tmp_path / ".dvc") == {os.getpid()}
+    with pytest.raises(StatusError, match="DVC is at work here"):
+        dvc_status(tmp_path)
+
+
+def test_the_real_dvc_is_understood(project):
+    """One stage that has run and whose input then changed, one that has not run."""
+
+    def dvc(*arguments):
+        subprocess.run([sys.executable, "-m", "dvc", *arguments], check=True, capture_output=True, timeout=120)
+
+    stage = "  {0}: {{cmd: cp {1} {2}, deps: [{1}], outs: [{2}]}}\n"
+    Path("dvc.yaml").write_text("stages:\n" + stage.format("first", "a.txt", "b.txt"), encoding="utf-8")
+    Path("a.txt").write_text("one", encoding="utf-8")
+    dvc("init", "--no-scm", "-q")
+    dvc("config", "core.analytics", "false")
+    dvc("repro", "-q")
+    assert "Nothing to run" in moat("status").stdout
+    Path("a.txt").write_text("two", encoding="utf-8")
+    Path("dvc.yaml").write_text(
+        "stages:\n" + stage.format("first", "a.txt", "b.txt") + stage.format("second", "b.txt", "c.txt"),
+        encoding="utf-8",
+    )
+    done = moat("status")
+    assert done.exit_code == 0
+    assert [line.strip().split(maxsplit=1) for line in done.stdout.splitlines()[-2:]] == [
+        ["first", "changed: a.txt"],
+        ["second", "it has not run yet"],
+    ]

@@ -1,0 +1,384 @@
+"""The page of a run: moat/report.py, moat/charts.py and stages/report.py."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from moat import layout, params
+from moat.machine import Machine
+from moat.report import (
+    Deviation,
+    ReportError,
+    charts,
+    control_note,
+    deviations,
+    number,
+    percent,
+    pick_examples,
+    read_metrics,
+    steps,
+)
+from moat.schemas.actions import ACTIONS
+from moat.schemas.critiques import CRITIQUES
+from moat.schemas.evals import EVALS
+from moat.schemas.pairs import PAIRS
+from moat.schemas.scores import SCORES
+from moat.schemas.sft import SFT
+from moat.schemas.subgoals import SUBGOALS
+from moat.schemas.tasks import TASKS
+from moat.stage import Stage
+from moat.summary import evaluation, round_block, tidy
+from stages import report as stage_report
+
+ROOT = Path(__file__).resolve().parent.parent
+K = 4
+HOSTILE = "<script>alert('x')</script> & \"quotes\""
+PLANS = (
+    "Subgoal 1: Add 5 to 14; Subgoal 2: Multiply the result by 3",
+    "Subgoal 1: Add what comes in; Subgoal 2: Multiply what there is",
+    "Subgoal 1: Find the next amount; Subgoal 2: Find the last amount",
+    f"Subgoal 1: {HOSTILE}",
+)
+GOLD = "R1 = Calculator(14 + 5); R2 = Calculator(R1 * 3)"
+
+
+def tasks_of(n):
+    return [
+        {
+            "task_id": f"t{i:02d}",
+            "source": "stories",
+            "trained": True,
+            "domain": "maths",
+            "text": f"{HOSTILE} Ada has 14 apples. Ada buys 5. the pile grows 3-fold. How many, number {i}?",
+            "gold_actions": GOLD,
+            "gold_answer": "57",
+        }
+        for i in range(n)
+    ]
+
+
+def candidate_tables(ids):
+    """Subgoals, scores, actions and critiques; k = 0 reaches the answer, k = 3 has no score and no actions."""
+    subgoals, scores, actions, critiques = [], [], [], []
+    for i, task_id in enumerate(ids):
+        for k in range(K):
+            dropped = "length" if k == 3 else None
+            subgoals.append(
+                {
+                    "task_id": task_id,
+                    "k": k,
+                    "subgoals": PLANS[k],
+                    "finish_reason": "length" if dropped else "stop",
+                    "n_tokens": 12,
+                    "seed": k,
+                    "dropped": dropped,
+                }
+            )
+            if dropped:
+                continue
+            nll = 0.1 + (2 - k) * 0.3 if i % 2 else 0.1 + k * 0.3
+            scores.append({"task_id": task_id, "k": k, "nll": nll, "ppl": math.exp(nll), "n_action_tokens": 20})
+            reached = k == 0
+            actions.append(
+                {
+                    "task_id": task_id,
+                    "k": k,
+                    "actions": GOLD if reached else "R1 = Calculator(14 /",
+                    "finish_reason": "stop",
+                    "outcome": "reached" if reached else "syntax",
+                    "answer": "57" if reached else None,
+                    "message": "" if reached else f"a bracket never closes: {HOSTILE}",
+                }
+            )
+            critiques.append(
+                {
+                    "task_id": task_id,
+                    "k": k,
+                    "verdict": "accept" if reached else "correct",
+                    "corrected_actions": None if reached else GOLD,
+                    "corrected_subgoals": None,
+                    "reason": "executed",
+                }
+            )
+    return {"subgoals": subgoals, "scores": scores, "actions": actions, "critiques": critiques}
+
+
+def pair_row(task_id, dropped=None, with_plans=True):
+    low, high = 0.1, 0.7
+    plans = {
+        "chosen_k": 0,
+        "rejected_k": 2,
+        "chosen": PLANS[0],
+        "rejected": PLANS[2],
+        "chosen_nll": low,
+        "rejected_nll": high,
+        "chosen_ppl": math.exp(low),
+        "rejected_ppl": math.exp(high),
+    }
+    row = {"task_id": task_id, "n_candidates": 3, "n_distinct": 3, "dropped": dropped}
+    return row | (plans if with_plans else dict.fromkeys(plans))
+
+
+def eval_rows(n, reached):
+    return [
+        {
+            "task_id": f"e{i:02d}",
+            "source": "stories" if i % 2 else "stories_travel",
+            "trained": bool(i % 2),
+            "text": "How many?",
+            "gold_actions": GOLD,
+            "gold_answer": "57",
+            "subgoals": PLANS[i % 3],
+            "actions": GOLD,
+            "outcome": "reached" if i < reached else "not_reached",
+            "answer": "57",
+            "success": i < reached,
+            "nll": 0.2,
+            "samples": [PLANS[0], PLANS[1]],
+            "samples_nll": [0.2, 0.4],
+            "control_task_id": "e00",
+            "control_outcome": "reached" if i < 3 else "not_reached",
+            "control_nll": 0.9,
+        }
+        for i in range(n)
+    ]
+
+
+def write_run(folder):
+    """A whole run's tables and metrics.json under `folder`, in which the current folder lies."""
+    (folder / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    settings = params.load(folder / "params.yaml")
+    ids = [row["task_id"] for row in tasks_of(14)]
+    TASKS.write(layout.TRAIN_TASKS, tasks_of(14), {})
+    pairs = [pair_row(i) for i in ids[:8]] + [pair_row(i, "gap below min_gap") for i in ids[8:12]]
+    pairs += [pair_row(i, "all candidates equal", with_plans=False) for i in ids[12:]]
+    sft = {
+        "row_id": "accepted-1-t00-0",
+        "origin": "accepted",
+        "round": 1,
+        "task_id": "t00",
+        "k": 0,
+        "demo_id": None,
+        "source": "stories",
+        "domain": "maths",
+        "text": "How many?",
+        "subgoals": PLANS[0],
+        "actions": GOLD,
+    }
+    rows = candidate_tables(ids) | {"pairs": pairs, "sft": [sft]}
+    rounds = {}
+    for key in sorted(settings.evaluated, key=int):
+        EVALS.write(layout.evals(key), eval_rows(20, 8 + 3 * int(key)), {})
+        block = evaluation(EVALS.read(layout.evals(key)))
+        if key in settings.rounds:
+            read = {}
+            for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT):
+                schema.write(layout.table(schema.name, key), rows[schema.name], {})
+                read[schema.name] = schema.read(layout.table(schema.name, key))
+            block |= round_block(TASKS.read(layout.TRAIN_TASKS), min_gap=0.1, **read)
+        rounds[key] = tidy(block)
+    layout.METRICS.write_text(json.dumps({"rounds": rounds, "final": {}}), encoding="utf-8")
+    return Stage("report", settings, Machine(), folder)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The page of a synthetic run, rendered twice: its bytes both times."""
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        stage = write_run(folder)
+        stage_report.run(stage)
+        first = layout.REPORT.read_bytes()
+        stage_report.run(stage)
+        return first, layout.REPORT.read_bytes()
+
+
+class Checker(HTMLParser):
+    """Collects elements, ids and text, and whether every element is closed in order."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "hr", "input"})
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.faults, self.tags, self.attributes, self.text = [], [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(f"{tag} at {self.getpos()}")
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def parsed(page):
+    checker = Checker()
+    checker.feed(page[0].decode())
+    checker.close()
+    return checker
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_equal_inputs_give_equal_bytes(page):
+    assert page[0] == page[1]
+
+
+def test_every_element_is_closed_in_order(parsed):
+    assert (parsed.faults, parsed.open) == ([], [])
+
+
+def test_ids_are_unique_and_references_have_a_target(page, parsed):
+    ids = [attrs["id"] for _, attrs in parsed.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(#|href="#)([^)"]+)', page[0].decode())) <= set(ids)
+
+
+def test_nothing_is_loaded_from_anywhere(page, parsed):
+    text = page[0].decode()
+    assert "http://" not in text
+    assert "https://" not in text
+    assert not {tag for tag, _ in parsed.tags} & {"script", "link", "img", "iframe", "object"}
+    assert all(attrs.get("href", "#").startswith("#") for _, attrs in parsed.tags)
+
+
+def test_what_tasks_and_models_wrote_is_text(page, parsed):
+    assert b"<script" not in page[0]
+    assert "".join(parsed.text).count(HOSTILE) >= 10
+
+
+def test_ten_tasks_are_shown_with_all_their_candidates(parsed):
+    assert sum("card" in attrs.get("class", "").split() for _, attrs in parsed.tags) == 10
+    rows = [attrs["class"] for tag, attrs in parsed.tags if tag == "tr" and "class" in attrs]
+    assert len(rows) == 10 * K
+    assert rows.count("chosen") == rows.count("rejected") == 7  # three of the ten examples have no kept pair
+
+
+def test_candidates_stand_by_ppl_and_those_without_a_score_last(parsed):
+    text = " ".join(" ".join(parsed.text).split())
+    shown = [float(value) for value in re.findall(r"critic (\d\.\d{3}) ", text)]
+    assert shown == [1.105] * 10  # exp(0.1) leads every card, whichever k it is
+    assert text.count("goes no further: length") == 10
+
+
+def test_every_section_of_the_page_is_there(parsed):
+    text = " ".join(" ".join(parsed.text).split())
+    for words in (
+        "init_from previous",
+        "align.nll_weight",
+        "gap reached, were it in NLL",
+        "dropped: gap below min_gap",
+        "rank correlation within tasks",
+        "Given another task's plan",
+        "Examples of round 2",
+    ):
+        assert words in text
+    assert sum(tag == "svg" for tag, _ in parsed.tags) == 5
+
+
+def test_a_round_without_metrics_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    layout.METRICS.write_text('{"rounds": {"0": {}}}', encoding="utf-8")
+    with pytest.raises(ReportError, match=r"metrics\.json lacks the rounds 1, 2"):
+        read_metrics(layout.METRICS, ["0", "1", "2"])
+
+
+def test_metrics_of_another_shape_are_refused(tmp_path):
+    (tmp_path / "metrics.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ReportError, match="not what summarize writes"):
+        read_metrics(tmp_path / "metrics.json", ["0"])
+
+
+# --- deviations ------------------------------------------------------------------------------------------------------
+
+
+def test_deviations_are_read_with_path_value_and_reason():
+    text = """
+a:                # section
+  b:
+    c: 0.5        # deviates: a tiny model. Paper: 2e-5
+  "d": true       # deviates. Paper: 2
+  e: 1            # says that it deviates
+# deviates: a line of its own
+f: [1, 2]         # deviates: on top
+"""
+    assert deviations(text) == [
+        Deviation("a.b.c", "0.5", "a tiny model. Paper: 2e-5"),
+        Deviation("a.d", "true", "Paper: 2"),
+        Deviation("f", "[1, 2]", "on top"),
+    ]
+
+
+def test_every_deviation_of_the_project_is_found():
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    assert len(deviations(text)) == len(re.findall(r"# deviates\b", text))
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+def test_examples_do_not_depend_on_the_order_of_rows():
+    rows = [pair_row(f"t{i}") for i in range(30)] + [pair_row(f"d{i}", "gap") for i in range(9)]
+    one, two = pl.DataFrame(rows), pl.DataFrame(rows[::-1])
+    assert pick_examples(one) == pick_examples(two)
+    assert sum(name.startswith("d") for name in pick_examples(one)) == 3
+
+
+@pytest.mark.parametrize(("kept", "dropped", "n"), [(30, 0, 10), (0, 30, 10), (2, 3, 5), (9, 30, 10), (0, 0, 0)])
+def test_one_kind_fills_up_for_the_other(kept, dropped, n):
+    rows = [pair_row(f"t{i}") for i in range(kept)] + [pair_row(f"d{i}", "gap") for i in range(dropped)]
+    table = pl.DataFrame(rows, schema={column.name: None for column in PAIRS.columns} if not rows else None)
+    assert len(set(pick_examples(table))) == n
+
+
+# --- words and numbers -----------------------------------------------------------------------------------------------
+
+
+def block(own, other):
+    return {"success": own, "control_success": other}
+
+
+def test_a_shrinking_distance_is_said():
+    first = block(0.5, 0.1)
+    assert "relies less on the plan" in control_note("1", block(0.6, 0.3), first)
+    assert "relies less" not in control_note("1", block(0.7, 0.1), first)
+    assert "relies less" not in control_note("0", first, first)
+
+
+def test_numbers_that_were_not_measured_are_dashes():
+    assert (percent(None), number(None)) == ("–", "–")
+    assert (percent(0.1234), percent(0.5, ""), number(2.5), number(1234567.0)) == ("12.3%", "50.0", "2.500", "1.23e+06")
+
+
+def test_plans_and_actions_are_shown_one_step_a_line():
+    assert steps("Subgoal 1: a; b; Subgoal 2: c") == "Subgoal 1: a; b;\nSubgoal 2: c"
+    assert steps("R1 = Calculator(1); R2 = R1") == "R1 = Calculator(1);\nR2 = R1"
+    assert steps(None) == ""
+
+
+def test_a_run_without_rounds_has_the_cold_start_alone():
+    only = {"0": {"success": 0.5, "success_low": 0.4, "success_high": 0.6, "control_success": 0.1, "ppl_gold": None}}
+    drawn = charts(only)
+    assert [chart["title"] for chart in drawn] == ["Success", "PPL of the gold actions"]
+
+
+def test_dollar_signs_in_a_name_are_no_formula():
+    premise = {"a$x_1$<b>": {"auc": 0.7}}
+    tuned = {"distinct_share": 0.4, "sample_styles": {"vague": 1.0}, "premise": premise}
+    drawn = charts({"1": block(0.5, 0.1) | {"success_low": 0.4, "success_high": 0.6, "ppl_gold": 1.2} | tuned})
+    assert "<b>" not in drawn[-1]["svg"]
