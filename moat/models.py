@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from moat.engines.hf import HFEngine
@@ -42,6 +43,8 @@ def device_and_dtype(machine: Machine) -> tuple[str, str]:
 def set_up(machine: Machine) -> None:
     """Thread count and determinism of this process."""
     torch.set_num_threads(machine.threads)
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()
     torch.use_deterministic_algorithms(True, warn_only=True)
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 -- untyped; it writes every new tensor once more, for nothing
 
