@@ -1,0 +1,112 @@
+"""Shared fixtures: the embedded tokenizer, a two-layer model of 16 units, and an independent reading of its weights."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The project's folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def stage_module():
+    """Loads stages/NAME.py as a module, without running it."""
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(f"stage_{name}", ROOT / "stages" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """The tokenizer of the embedded base model."""
+    import torch
+
+    from moat.base_models import phrases, word_tokenizer
+    from moat.executor import TOOLS, documentation
+
+    torch.set_num_threads(1)
+    return word_tokenizer(phrases([documentation(domain) for domain in TOOLS]))
+
+
+@pytest.fixture(scope="session")
+def make_model(tokenizer):
+    """Makes a two-layer Llama of 16 units from a seed, ready for inference."""
+    from moat.base_models import scratch_model
+
+    return lambda seed=0: scratch_model(len(tokenizer), 16, 2, 2, 512, seed).eval()
+
+
+@pytest.fixture(scope="session")
+def model(make_model):
+    """The tiny model. Shared: train a fresh one of `make_model` instead."""
+    return make_model()
+
+
+def llama_logits(model, ids):
+    """Logits [tokens, vocabulary] of one sequence: a Llama written out in numpy, in float64, from the weights alone."""
+    config = model.config
+    weights = {name: tensor.detach().double().numpy() for name, tensor in model.state_dict().items()}
+    heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    length = len(ids)
+    theta = config.rope_parameters["rope_theta"]
+    angles = np.outer(np.arange(length), theta ** (-np.arange(0, width, 2) / width))
+    cosine, sine = np.cos(angles)[:, None, :], np.sin(angles)[:, None, :]
+
+    def normalise(x, weight):
+        return weight * x / np.sqrt((x**2).mean(-1, keepdims=True) + config.rms_norm_eps)
+
+    def rotate(x):
+        first, second = x[..., : width // 2], x[..., width // 2 :]
+        return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+    x = weights["model.embed_tokens.weight"][np.asarray(ids)]
+    for layer in range(config.num_hidden_layers):
+        own = {k.split(f"layers.{layer}.")[1]: w for k, w in weights.items() if f"layers.{layer}." in k}
+        h = normalise(x, own["input_layernorm.weight"])
+        query, key, value = (
+            (h @ own[f"self_attn.{name}_proj.weight"].T).reshape(length, heads, width) for name in ("q", "k", "v")
+        )
+        attention = np.einsum("ihd,jhd->hij", rotate(query), rotate(key)) / np.sqrt(width)
+        attention = np.where(np.tri(length, dtype=bool), attention, -np.inf)
+        attention = np.exp(attention - attention.max(-1, keepdims=True))
+        attention /= attention.sum(-1, keepdims=True)
+        mixed = np.einsum("hij,jhd->ihd", attention, value).reshape(length, -1)
+        x = x + mixed @ own["self_attn.o_proj.weight"].T
+        h = normalise(x, own["post_attention_layernorm.weight"])
+        gate, up = h @ own["mlp.gate_proj.weight"].T, h @ own["mlp.up_proj.weight"].T
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ own["mlp.down_proj.weight"].T
+    return normalise(x, weights["model.norm.weight"]) @ weights["model.embed_tokens.weight"].T
+
+
+@pytest.fixture(scope="session")
+def completion_logprobs():
+    """log P of every completion token given what stands before it, in float64, one sequence, no padding and no cache."""
+
+    def measure(model, prompt, completion):
+        ids = [*prompt, *completion]
+        logits = llama_logits(model, ids)[len(prompt) - 1 : -1]
+        shifted = logits - logits.max(-1, keepdims=True)
+        logprobs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+        return logprobs[np.arange(len(completion)), completion]
+
+    return measure
