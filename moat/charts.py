@@ -1,6 +1,6 @@
 """Curves over rounds as inline SVG: small, without scripts or fonts of their own, and equal bytes for equal data.
 
-Colours are names that the page defines (`--c1` to `--c4`, and the text's own colour): one drawing for light and dark.
+Colours are names that the page defines (`--c1` to `--c5`, and the text's own colour): one drawing for light and dark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 FOREGROUND = "#010203"  # stands for the text's colour while matplotlib draws
-SERIES = ("#0000c1", "#0000c2", "#0000c3", "#0000c4")  # stand for --c1 … --c4
+SERIES = ("#0000c1", "#0000c2", "#0000c3", "#0000c4", "#0000c5")  # stand for --c1 … --c5
 SIZE = (4.8, 2.9)  # inches; the page scales it
 RC: dict[Any, Any] = {
     "axes.edgecolor": FOREGROUND,

@@ -13,8 +13,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from itertools import pairwise
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from moat import layout
@@ -56,28 +58,19 @@ def curves(rounds: dict[str, dict[str, Any]]) -> str:
 
 
 def screen(rounds: dict[str, dict[str, Any]]) -> Table:
-    """The table at the end of a run."""
-    table = Table(title="cold start and every round (95% intervals)", title_justify="left")
-    for name in (
-        "round",
-        "success",
-        "held-in",
-        "held-out",
-        "other's plan",
-        "PPL of gold",
-        "distinct",
-        "pairs",
-        "verdicts",
-    ):
-        table.add_column(name, justify="left" if name in ("round", "verdicts") else "right")
+    """The table at the end of a run; success, shares and verdicts in percent. Fits 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    for name in ("round", "success (95%)", "held\nin", "held\nout", "other's\nplan", "PPL of\ngold", "distinct", "pairs"):
+        table.add_column(name, justify="left" if name == "round" else "right", no_wrap=True)
+    table.add_column("accept/\ncorrect", justify="right", no_wrap=True)
 
     def percent(value: float | None) -> str:
         return "" if value is None else f"{100 * value:.1f}"
 
     for key, block in rounds.items():
-        verdicts = ", ".join(f"{name} {100 * share:.0f}%" for name, share in block.get("verdicts", {}).items())
+        verdicts = block.get("verdicts")
         table.add_row(
-            f"{key} cold start" if key == "0" else key,
+            key,
             f"{percent(block['success'])} ({percent(block['success_low'])}–{percent(block['success_high'])})",
             percent(block["held_in_avg"]),
             percent(block["held_out_avg"]),
@@ -85,9 +78,22 @@ def screen(rounds: dict[str, dict[str, Any]]) -> Table:
             "" if block["ppl_gold"] is None else f"{block['ppl_gold']:.3f}",
             percent(block.get("distinct_share")),
             str(block.get("pairs_kept", "")),
-            verdicts,
+            "/".join(f"{100 * block['verdicts'].get(name, 0):.0f}" for name in ("accept", "correct"))
+            if "verdicts" in block
+            else "",
         )
     return table
+
+
+def shrunk(rounds: dict[str, dict[str, Any]]) -> list[str]:
+    """A sentence for each round after which the grounder relies less on the plan than before (the control came closer)."""
+    distance = {key: 100 * (block["success"] - block["control_success"]) for key, block in rounds.items()}
+    return [
+        f"round {key}: the distance between own and another task's plan shrank from {distance[before]:.1f} to "
+        f"{distance[key]:.1f} points: the grounder relies less on the plan than in round {before}"
+        for before, key in pairwise(distance)
+        if distance[key] < distance[before]
+    ]
 
 
 def run(stage: Stage) -> None:
@@ -116,13 +122,8 @@ def run(stage: Stage) -> None:
         for source, found in block.get("premise", {}).items():
             if found["auc"] is not None and found["auc"] < NEAR_CHANCE:
                 stage.warn(f"round {key}, {source}: AUC of -PPL for reaching the answer is {found['auc']:.2f}, near chance")
-    last, first = rounds[keys[-1]], rounds[keys[0]]
-    distance = [block["success"] - block["control_success"] for block in (first, last)]
-    if distance[1] < distance[0]:
-        stage.warn(
-            f"the distance between own and another task's plan shrank from {100 * distance[0]:.1f} to "
-            f"{100 * distance[1]:.1f} points: the grounder relies less on the plan than before"
-        )
+    for sentence in shrunk(rounds):
+        stage.warn(sentence)
     stage.close()
 
 

@@ -1,0 +1,306 @@
+"""dvc.yaml, params.yaml and the stage files agree: what DVC would run, on what, and what a stage says when it cannot."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from moat import closure, machine, params
+from moat.stage import Stage
+
+ROOT = Path(__file__).resolve().parent.parent
+PIPELINE = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
+RAW = YAML(typ="safe", pure=True).load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+# A loop's stage is its template: DVC fills in ${…}, which never stands in the name of a file of ours.
+STAGES = {name: entry.get("do", entry) for name, entry in PIPELINE["stages"].items()}
+FILES = {path.stem: path for path in (ROOT / "stages").glob("*.py")}
+COMMAND = re.compile(r"python -m moat\.launch (stages/\w+\.py)((?: --\w+ \$\{[\w.]+\})*)")
+
+
+def outs(entry):
+    """Every output as (path, options)."""
+    found = []
+    for kind in ("outs", "metrics", "plots"):
+        for out in entry.get(kind, []):
+            found += out.items() if isinstance(out, dict) else [(out, {})]
+    return found
+
+
+def imports_of(path, root):
+    """The modules of ours that a file imports anywhere, found apart from moat/closure.py: by the text of its lines."""
+    names = set()
+    for line in ast.unparse(ast.parse(path.read_text(encoding="utf-8"))).splitlines():
+        line = line.strip()
+        if match := re.fullmatch(r"from (moat[\w.]*) import (.+)", line):
+            names |= {match[1], *(f"{match[1]}.{part.split(' as ')[0].strip(' ()')}" for part in match[2].split(","))}
+        elif match := re.fullmatch(r"import (.+)", line):
+            names |= {part.split(" as ")[0].strip() for part in match[1].split(",")}
+    files = {root / f"{name.replace('.', '/')}.py" for name in names if name.split(".")[0] == "moat"}
+    return {file for file in files if file.is_file()}
+
+
+def closure_by_hand(script, root):
+    found, waiting = set(), [script]
+    while waiting:
+        new = imports_of(waiting.pop(), root) - found
+        found |= new
+        waiting += new
+    return found
+
+
+# --- stages and files -------------------------------------------------------------------------------------------------
+
+
+def test_every_stage_has_its_file_and_every_file_its_stage():
+    """stage = file = the script that its command starts; nothing lies in stages/ that DVC does not run."""
+    assert {name: COMMAND.fullmatch(entry["cmd"])[1] for name, entry in STAGES.items()} == {
+        name: f"stages/{name}.py" for name in FILES
+    }
+
+
+@pytest.mark.trap(51)
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stages_code_dependencies_are_its_import_closure(name):
+    """deps that are code = {script} and every module of ours that it imports, directly or not, and no other.
+
+    The closure is worked out here by another way than the one that the commands use, and both must agree.
+    """
+    script = FILES[name]
+    expected = {script, *closure_by_hand(script, ROOT)}
+    if name == "report":
+        expected.add(ROOT / "moat" / "report.html.j2")
+    code = [dep for dep in STAGES[name]["deps"] if dep.startswith(("stages/", "moat/"))]
+    assert sorted(code) == sorted(str(path.relative_to(ROOT)) for path in expected)
+    assert closure.closure(script.relative_to(ROOT), ROOT) == {p.relative_to(ROOT) for p in closure_by_hand(script, ROOT)}
+
+
+@pytest.mark.trap(51)
+def test_the_closure_sees_every_way_to_import(tmp_path):
+    """from a package, a module, a name of a module, in a function, under TYPE_CHECKING, and through another module."""
+    (tmp_path / "moat" / "deep").mkdir(parents=True)
+    for name in ("a", "b", "c", "d", "e", "f", "never", "deep/g"):
+        (tmp_path / "moat" / f"{name}.py").write_text("'not here: import moat.never'\n")
+    (tmp_path / "moat" / "a.py").write_text("from moat.f import thing\n")
+    (tmp_path / "script.py").write_text(
+        "import os, moat.b\nfrom moat import a, d as other\nfrom moat.deep.g import (\n    x,\n)\n"
+        "if TYPE_CHECKING:\n    from moat.c import T\ndef f():\n    import moat.e as e\n# import moat.never\n"
+    )
+    found = closure.closure(Path("script.py"), tmp_path)
+    assert {path.as_posix() for path in found} == {f"moat/{n}.py" for n in ("a", "b", "c", "d", "e", "f", "deep/g")}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "moat").rglob("__init__.py")), ids=lambda p: p.parent.name)
+def test_a_package_file_holds_only_its_docstring(path):
+    """Package files are no stage's dependency, so nothing may be computed in them."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    assert [type(node) for node in body] == [ast.Expr]
+    assert isinstance(body[0].value.value, str)
+
+
+def test_stages_do_not_import_each_other():
+    """A stage's file is a dependency of that stage alone."""
+    for path in [*FILES.values(), *(ROOT / "moat").rglob("*.py")]:
+        assert not re.search(r"^\s*(from|import) stages\b", path.read_text(encoding="utf-8"), re.MULTILINE), path
+
+
+# --- DVC --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trap(46)
+def test_round_keys_are_text_and_lead_back_to_the_cold_start():
+    """An unquoted key makes DVC drop the stages without a word. Each prev is a key before its round."""
+    assert all(isinstance(key, str) for section in ("rounds", "evaluated") for key in RAW[section])
+    for key, entry in RAW["rounds"].items():
+        assert entry == {"prev": str(int(key) - 1)}
+    assert set(RAW["evaluated"]) == {"0", *RAW["rounds"]}
+    assert "1" in RAW["rounds"]
+
+
+@pytest.mark.trap(46)
+def test_dvc_sees_a_stage_for_every_round(tmp_path):
+    """DVC itself resolves the loops: every stage of every round exists, and evaluate@0 does."""
+    resolve = pytest.importorskip("dvc.parsing").DataResolver
+    from dvc.repo import Repo
+
+    for name in ("dvc.yaml", "params.yaml"):
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    repo = Repo.init(str(tmp_path), no_scm=True)
+    found = set(resolve(repo, str(tmp_path), PIPELINE).get_keys())
+    loops = {name: entry["foreach"] for name, entry in PIPELINE["stages"].items() if "foreach" in entry}
+    keys = {"${rounds}": list(RAW["rounds"]), "${evaluated}": list(RAW["evaluated"])}
+    expected = {name for name in STAGES if name not in loops}
+    expected |= {f"{name}@{key}" for name, over in loops.items() for key in (over if isinstance(over, list) else keys[over])}
+    assert found == expected
+
+
+@pytest.mark.trap(48)
+def test_only_the_cheap_stage_has_outputs_outside_the_cache():
+    """A stage with any uncached output is not in the run cache: only summarize has some."""
+    uncached = {name for name, entry in STAGES.items() for _, how in outs(entry) if how.get("cache") is False}
+    assert uncached == {"summarize"}
+
+
+@pytest.mark.trap(47)
+def test_no_output_outlives_its_stage():
+    """`persist` would keep a stale model after a change of params."""
+    assert not [path for entry in STAGES.values() for path, how in outs(entry) if "persist" in how]
+
+
+@pytest.mark.trap(49)
+def test_adding_a_round_reruns_none_that_is_there():
+    """A loop's stages list neither `rounds` nor `evaluated`, nor params.yaml, nor a folder of several rounds."""
+    for name, entry in STAGES.items():
+        listed = {str(key) for key in entry.get("params", [])}
+        assert not listed & {"rounds", "evaluated"} or name == "summarize"
+        if "foreach" in PIPELINE["stages"][name]:
+            assert not {"params.yaml", "data/rounds", "data/evals", "models"} & set(entry["deps"])
+
+
+def test_params_of_a_stage_are_keys_of_params_yaml():
+    """Whatever a stage lists exists, down to the role."""
+    for name, entry in STAGES.items():
+        for key in entry.get("params", []):
+            where = RAW
+            for part in key.replace("${item}", "planner").split("."):
+                assert part in where, (name, key)
+                where = where[part]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_lists_the_parameters_that_it_reads(name):
+    """`params.X` and `stage.params.X` in a stage's file are the sections that dvc.yaml lists for it, and no other.
+
+    max_length is also read by moat/training.py. summarize costs nothing, and may list more than it reads.
+    """
+    text = FILES[name].read_text(encoding="utf-8")
+    fields = set(params.Params.model_fields)
+    read = {m for m in re.findall(r"\bparams\.(\w+)", ast.unparse(ast.parse(text).body[1:])) if m in fields}
+    if "training.train_" in text:
+        read.add("max_length")
+    listed = {key.split(".")[0] for key in STAGES[name].get("params", [])}
+    if "params.yaml" in STAGES[name]["deps"]:
+        listed |= fields
+        read |= fields
+    assert read <= listed if name == "summarize" else read == listed
+
+
+def test_no_machine_setting_stands_in_the_pipeline():
+    """machine.yaml is no dependency, and none of its keys is a parameter or an argument."""
+    text = (ROOT / "dvc.yaml").read_text(encoding="utf-8")
+    assert "machine.yaml" not in text
+    keys = set(machine.Machine.model_fields)
+    for entry in STAGES.values():
+        assert not keys & {str(key).split(".")[0] for key in entry.get("params", [])}
+        assert not keys & set(re.findall(r"--(\w+)", entry["cmd"]))
+    assert not keys & set(RAW)
+
+
+def expanded():
+    """Every stage with ${…} filled in, as (name, dependencies, outputs)."""
+    values = {"${rounds}": RAW["rounds"], "${evaluated}": RAW["evaluated"]}
+    for name, entry in STAGES.items():
+        over = PIPELINE["stages"][name].get("foreach", [None])
+        for key in over if isinstance(over, list) else values[over]:
+            prev = values[over][key]["prev"] if isinstance(over, str) else ""
+
+            def fill(text, key=key, prev=prev):
+                return text.replace("${item.prev}", prev).replace("${key}", str(key)).replace("${item}", str(key))
+
+            yield f"{name}@{key}", [fill(d) for d in entry["deps"]], [fill(path) for path, _ in outs(entry)]
+
+
+def test_every_artifact_is_written_once_and_comes_from_somewhere():
+    """No two stages write one path, and what a stage reads under data/ or models/ is what another wrote."""
+    written = [path for _, _, paths in expanded() for path in paths]
+    assert len(written) == len(set(written))
+    for name, deps, _ in expanded():
+        for dep in deps:
+            if dep.startswith(("data", "models")):
+                assert any(path == dep or path.startswith(f"{dep}/") for path in written), (name, dep)
+
+
+# --- a stage's command line -------------------------------------------------------------------------------------------
+
+WITHOUT_MODELS = ("prepare", "pairs", "critique", "mix", "summarize")
+HELP = """
+import contextlib, io, runpy, sys
+for name in sys.argv[1:]:
+    sys.argv = [f"stages/{name}.py", "--help"]
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            runpy.run_path(f"stages/{name}.py", run_name="__main__")
+    except SystemExit as end:
+        print(name, end.code, "Reads" in out.getvalue() and "Writes" in out.getvalue(), flush=True)
+"""
+
+
+def environment():
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def test_help_says_what_a_stage_reads_and_writes():
+    """--help of every stage exits 0 and prints its docstring."""
+    names = sorted(FILES)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", HELP, *names],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [f"{name} 0 True" for name in names], done.stderr
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_docstring_gives_the_command_that_dvc_runs(name):
+    """The last line of a stage's docstring is its cmd in dvc.yaml, with an example in place of each ${…}."""
+    pattern = re.sub(r"\\\$\\\{[^}]*\\\}", r"\\w+", re.escape(STAGES[name]["cmd"]))
+    last = ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8"))).splitlines()[-1].strip()
+    assert re.fullmatch(pattern, last), last
+
+
+@pytest.fixture
+def empty_project(tmp_path, monkeypatch):
+    """A folder with params.yaml and nothing that a stage made."""
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "missing"),
+    [
+        ("pairs", {"round": "1"}, "data/tasks/train.parquet"),
+        ("critique", {"round": "1"}, "data/tasks/train.parquet"),
+        ("mix", {"round": "1", "prev": "0"}, "data/rounds/1/subgoals.parquet"),
+        ("summarize", {}, "data/tasks/train.parquet"),
+    ],
+)
+def test_a_missing_input_is_named(empty_project, stage_module, name, arguments, missing):
+    """The error says which file, and to run the stage that writes it or to pull; no output is left behind."""
+    stage = Stage(name, params.load(empty_project / "params.yaml"), machine.Machine(), empty_project)
+    with pytest.raises(FileNotFoundError, match=rf"^{re.escape(missing)} is missing: .*dvc repro.*dvc pull"):
+        stage_module(name).run(stage, **arguments)
+    assert sorted(path.name for path in empty_project.iterdir()) == ["dvc.yaml", "params.yaml"]
+
+
+def test_a_fault_is_one_line_and_exit_1(empty_project):
+    """Through the launcher as DVC starts it: no traceback, the stage and the file named, exit 1; a wrong option exits 2."""
+    for folder in ("stages", "moat"):
+        (empty_project / folder).symlink_to(ROOT / folder)
+
+    def start(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "moat.launch", "stages/pairs.py", *arguments],
+            cwd=empty_project, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    failed = start("--round", "1")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error pairs: data/tasks/train.parquet is missing")
+    assert len(failed.stderr.splitlines()) == 1
+    assert start("--circle", "1").returncode == 2
