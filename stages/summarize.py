@@ -78,9 +78,7 @@ def screen(rounds: dict[str, dict[str, Any]]) -> Table:
             "" if block["ppl_gold"] is None else f"{block['ppl_gold']:.3f}",
             percent(block.get("distinct_share")),
             str(block.get("pairs_kept", "")),
-            "/".join(f"{100 * block['verdicts'].get(name, 0):.0f}" for name in ("accept", "correct"))
-            if "verdicts" in block
-            else "",
+            "/".join(f"{100 * verdicts.get(name, 0):.0f}" for name in ("accept", "correct")) if verdicts else "",
         )
     return table
 
