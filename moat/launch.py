@@ -46,7 +46,6 @@ def environment(root: Path, threads: int) -> dict[str, str]:
         "POLARS_MAX_THREADS": str(max(threads, 2)),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        "TRL_EXPERIMENTAL_SILENCE": "1",
         "PYTHONHASHSEED": "0",
     }
 

@@ -9,6 +9,9 @@ Differs  the tiny profile makes and pretrains its own (`moat.base_models`); othe
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -37,13 +40,10 @@ def embedded(stage: Stage, settings: EmbeddedModel) -> None:
             advance,
         )
     stage.say(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer):,} tokens, loss {loss:.3f}")
-    tokenizer.save_pretrained(layout.BASE_MODEL.with_name(".tokenizer.tmp"))
-    models.save(
-        model,
-        layout.BASE_MODEL,
-        {"made_by": "base_model", "base_model": settings.model_dump(), "versions": versions("torch", "transformers")},
-        tokenizer_from=layout.BASE_MODEL.with_name(".tokenizer.tmp"),
-    )
+    facts = {"made_by": "base_model", "base_model": settings.model_dump(), "versions": versions("torch", "transformers")}
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        models.save(model, layout.BASE_MODEL, facts, tokenizer_from=Path(folder))
 
 
 def pretrained(stage: Stage, settings: LocalModel) -> None:
