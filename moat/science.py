@@ -16,7 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,6 +207,38 @@ def table(results: dict[str, dict[str, Any]], source: str) -> str:
     return "\n".join(lines)
 
 
+def course(results: dict[str, dict[str, Any]], condition: str) -> str:
+    """A Markdown table: what a condition's rounds look like, means over seeds, on all evaluation tasks."""
+    columns: dict[str, Callable[[dict[str, Any]], float | None]] = {
+        "success %": lambda block: 100 * block["success"],
+        "other's plan %": lambda block: 100 * block["control_success"],
+        "PPL of gold": lambda block: block["ppl_gold"],
+        "plans in numbers %": lambda block: 100 * block["styles"].get("numbers", 0.0),
+        "operation %": lambda block: 100 * block["styles"].get("operation", 0.0),
+        "vague %": lambda block: 100 * block["styles"].get("vague", 0.0),
+        "distinct %": lambda block: 100 * block["distinct_share"] if "distinct_share" in block else None,
+        "pairs": lambda block: block.get("pairs_kept"),
+        "accepted %": lambda block: 100 * block["verdicts"].get("accept", 0.0) if "verdicts" in block else None,
+        "AUC of -PPL": lambda block: block.get("premise_auc"),
+    }
+    per_seed = results[condition].values()
+    lines = [f"| {condition} | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
+    for key in sorted({key for rounds in per_seed for key in rounds}, key=int):
+        cells = []
+        for read in columns.values():
+            values = [value for rounds in per_seed if key in rounds and (value := read(rounds[key])) is not None]
+            cells.append(f"{np.mean(values):.3g}" if values else "")
+        lines.append(f"| round {key} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def markdown(results: dict[str, dict[str, Any]]) -> str:
+    """All tables of the results."""
+    first = next(iter(next(iter(results.values())).values()))
+    tables = [table(results, source) for source in sorted(first["0"]["sources"])]
+    return "\n\n".join([*tables, *(course(results, name) for name in ("joint", "equal_pools") if name in results)]) + "\n"
+
+
 def main() -> None:
     """Command line; writes science/results.json and science/results.md as results come in."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -231,8 +263,7 @@ def main() -> None:
         shown = ", ".join(f"round {key} {100 * block['success']:.1f}%" for key, block in found.items())
         print(f"{condition.name} seed {seed}: {shown}", flush=True)
         publish_text(results_path, json.dumps(results, indent=1, sort_keys=True) + "\n")
-        sources = sorted(found["0"]["sources"])
-        publish_text(root / "science" / "results.md", "\n\n".join(table(results, s) for s in sources) + "\n")
+        publish_text(root / "science" / "results.md", markdown(results))
 
     with ThreadPoolExecutor(options.jobs) as pool:
         futures = [pool.submit(job, condition, seed) for condition in chosen for seed in options.seeds]

@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 
 from moat.critic import Verdict, judge
-from moat.executor import Outcome, execute, outcome
 from moat.executor import TOOLS as DOMAINS
+from moat.executor import Outcome, execute, outcome
 from moat.mixing import draw_initial, first_of_equal
 from moat.pairs import GAP, Candidate, pick
 from moat.scoring import mean_nll, perplexity
@@ -37,9 +37,7 @@ ACTED = ("R1 = Calculator(4 * 5)", "R1 = Calculator(4 -", "R1 = Calculator(5 + 4
 def scored():
     nlls = [mean_nll(np.array(row), include_end=False) for row in LOGPROBS]
     came = [outcome(execute(actions, DOMAINS["maths"]), ANSWER) for actions in ACTED]
-    return [
-        Candidate(k, PLANS[k], nlls[k], perplexity(nlls[k]), came[k] is Outcome.REACHED) for k in range(3)
-    ]
+    return [Candidate(k, PLANS[k], nlls[k], perplexity(nlls[k]), came[k] is Outcome.REACHED) for k in range(3)]
 
 
 @pytest.mark.trap(1)

@@ -20,9 +20,7 @@ BAD_GOLDS = {
 
 
 def verdict(came, kind="executor", on_failure="gold", finished=True, gold=GOLD):
-    return judge(
-        kind, on_failure, came=came, finished=finished, domain="maths", gold_actions=gold, gold_answer=ANSWER
-    )
+    return judge(kind, on_failure, came=came, finished=finished, domain="maths", gold_actions=gold, gold_answer=ANSWER)
 
 
 def test_what_reached_the_answer_is_accepted():
@@ -65,7 +63,9 @@ def test_a_correction_that_misses_the_gold_answer_is_rejected(gold):
 
 
 @pytest.mark.trap(24, 26, 28)
-@given(st.one_of(st.text(max_size=40), st.sampled_from([*BAD_GOLDS.values(), GOLD])), st.sampled_from(Outcome), st.booleans())
+@given(
+    st.one_of(st.text(max_size=40), st.sampled_from([*BAD_GOLDS.values(), GOLD])), st.sampled_from(Outcome), st.booleans()
+)
 def test_whatever_is_trained_on_reaches_the_answer(actions, came, finished):
     """For any correction text: a correction counts exactly when executing it reaches the gold answer."""
     reaches = outcome(execute(actions, TOOLS["maths"]), ANSWER) is Outcome.REACHED

@@ -31,9 +31,7 @@ def reference_greedy(model, prompts, end, limit):
     width = max(map(len, prompts))
     ids = torch.tensor([[PAD] * (width - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
-    out = model.generate(
-        ids, attention_mask=mask, do_sample=False, max_new_tokens=limit, eos_token_id=end, pad_token_id=PAD
-    )
+    out = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=limit, eos_token_id=end, pad_token_id=PAD)
     made = [row[width:].tolist() for row in out]
     return [row[: row.index(end)] if end in row else row for row in made]
 

@@ -169,7 +169,9 @@ def test_the_last_batch_may_be_smaller(make_model, tokenizer, rows, machine):
     assert len(run_sft(make_model(), tokenizer, rows[:3], machine, updates=4, batch_size=2)) == 4
 
 
-@pytest.mark.parametrize(("rows_in", "batch", "epochs", "updates"), [(600, 16, 1, 38), (32, 16, 2, 4), (1, 16, 1, 1), (33, 16, 0.5, 2)])
+@pytest.mark.parametrize(
+    ("rows_in", "batch", "epochs", "updates"), [(600, 16, 1, 38), (32, 16, 2, 4), (1, 16, 1, 1), (33, 16, 0.5, 2)]
+)
 def test_updates_cover_every_row(rows_in, batch, epochs, updates):
     """ceil(ceil(rows / batch) x epochs): 600 / 16 = 37.5, so 38; 33 rows are 3 batches, half an epoch of them 2."""
     assert training.updates_for(settings(batch_size=batch, epochs=epochs), rows_in) == updates

@@ -1,0 +1,195 @@
+"""The one renderer of prompts and completions: moat/tokens.py."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from moat.executor import documentation
+from moat.tokens import Example, Renderer
+
+QUICK = settings(deadline=None, max_examples=100)
+TOOLS = documentation("maths")
+ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def byte_tokenizer(merges=(), **special):
+    """A byte-level BPE as Qwen's: it never puts a BOS. `merges` are pairs of single bytes' letters."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*alphabet, *(a + b for a, b in merges)]
+    made = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, list(merges)))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, **special)
+
+
+@pytest.fixture(scope="module")
+def renderer(tokenizer):
+    return Renderer(tokenizer, "lumos")
+
+
+@pytest.fixture(scope="module")
+def no_bos():
+    return byte_tokenizer(eos_token="<|endoftext|>", pad_token="<|endoftext|>")
+
+
+@pytest.fixture(scope="module")
+def chat():
+    made = byte_tokenizer(eos_token="<|im_end|>", pad_token="<|im_end|>", additional_special_tokens=["<|im_start|>"])
+    made.chat_template = CHATML
+    return made
+
+
+# --- prompts and completions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trap(3)
+@QUICK
+@given(task=ASCII, subgoals=ASCII, actions=ASCII)
+def test_what_scoring_conditions_on_is_what_training_saw(renderer, task, subgoals, actions):
+    """The prompt of a request is the prompt of the example, id for id, whatever the completion is."""
+    planned, acted = renderer.planner_example(task, subgoals), renderer.grounder_example(task, TOOLS, subgoals, actions)
+    assert planned.prompt == renderer.planner_prompt(task)
+    assert acted.prompt == renderer.grounder_prompt(task, TOOLS, subgoals)
+    assert len(acted) == len(acted.prompt) + len(acted.completion)
+
+
+@pytest.mark.trap(3)
+def test_no_token_crosses_the_boundary():
+    """A tokenizer that merges a line break with `S`: the joined text has such a token, prompt plus completion has none."""
+    merging = byte_tokenizer([("Ċ", "S")], eos_token="<|endoftext|>")
+    example = Renderer(merging, "lumos").planner_example("t", "Subgoal 1: x")
+    ids = example.prompt + example.completion
+    joined = merging(merging.decode(ids)).input_ids
+    crossing = merging.convert_tokens_to_ids("ĊS")
+    assert crossing in joined
+    assert crossing not in ids
+    assert example.prompt == Renderer(merging, "lumos").planner_prompt("t")
+
+
+@QUICK
+@given(task=ASCII, subgoals=ASCII, actions=ASCII)
+def test_texts_come_back(renderer, task, subgoals, actions):
+    """decode leaves the end token out and gives the completion back; the prompt holds task, tools and plan."""
+    example = renderer.grounder_example(task, TOOLS, subgoals, actions)
+    assert renderer.decode(example.completion) == actions
+    prompt = renderer.decode(example.prompt)
+    assert f"\nTask: {task}\n" in prompt
+    assert f"grounded: {subgoals}\n" in prompt
+    assert TOOLS in prompt
+
+
+def test_the_two_prompts_in_full(renderer):
+    """The public Lumos data's plain-text turns, written out."""
+    assert renderer.decode(renderer.planner_prompt("T")) == (
+        "<|user|>\nWrite a plan of subgoals that solves the task.\nTask: T; Initial Environment Description: None."
+        "\n<|assistant|>\n"
+    )
+    assert renderer.decode(renderer.grounder_prompt("T", "I", "S")) == (
+        "<|user|>\nTurn the subgoals into actions. Use only these actions: I\nTask: T\nSubgoals to be grounded: S"
+        "\n<|assistant|>\n"
+    )
+
+
+# --- BOS and the end token --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trap(4, 11)
+@QUICK
+@given(task=ASCII, subgoals=ASCII)
+def test_one_bos_in_front_and_one_end_token_behind(tokenizer, renderer, task, subgoals):
+    """The embedded tokenizer puts a BOS: once, first, in prompt and example alike. The end token is once, last."""
+    example = renderer.planner_example(task, subgoals)
+    ids = example.prompt + example.completion
+    assert (ids.count(tokenizer.bos_token_id), ids[0]) == (1, tokenizer.bos_token_id)
+    assert (ids.count(tokenizer.eos_token_id), ids[-1]) == (1, tokenizer.eos_token_id)
+    assert example.completion[-1] == renderer.end  # so it is among the supervised ones
+
+
+@pytest.mark.trap(4, 11)
+def test_a_tokenizer_without_bos_gets_none(no_bos):
+    """As Qwen's: no BOS token exists, nothing stands before the first turn, and the end token is once and last."""
+    renderer = Renderer(no_bos, "lumos")
+    example = renderer.grounder_example("t", TOOLS, "s", "R1 = R2")
+    ids = example.prompt + example.completion
+    assert no_bos.bos_token_id is None
+    assert no_bos.decode(ids).startswith("<|user|>")
+    assert (ids.count(no_bos.eos_token_id), ids[-1]) == (1, no_bos.eos_token_id)
+    assert renderer.decode(example.completion) == "R1 = R2"
+
+
+@pytest.mark.trap(4)
+def test_a_bos_that_the_tokenizer_knows_and_never_puts_is_not_put():
+    """A token may be called bos_token and still not be what the model was trained to start with."""
+    knows = byte_tokenizer(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    assert knows.bos_token_id not in Renderer(knows, "lumos").planner_prompt("t")
+
+
+@pytest.mark.trap(11)
+@pytest.mark.parametrize("name", ["<s>", "</s>", "<pad>", "<unk>"])
+def test_a_special_tokens_name_in_the_data_is_text(tokenizer, renderer, name):
+    """In a task, a plan or actions: no second BOS, no early end, and the text comes back."""
+    example = renderer.grounder_example(f"a {name} b", TOOLS, f"{name}", f"R1 = {name}")
+    ids = example.prompt + example.completion
+    assert [i for i in ids if i in tokenizer.all_special_ids] == [tokenizer.bos_token_id, tokenizer.eos_token_id]
+    assert renderer.decode(example.completion) == f"R1 = {name}"
+    assert f"a {name} b" in renderer.decode(example.prompt)
+
+
+# --- chat -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trap(4, 11)
+def test_chat_uses_the_models_own_turns(chat):
+    """The template's text, its markers as special tokens, the generation prompt last; one end token in the completion."""
+    renderer = Renderer(chat, "chat")
+    example = renderer.planner_example("T", "plan")
+    assert chat.decode(example.prompt) == (
+        "<|im_start|>user\nWrite a plan of subgoals that solves the task.\nTask: T; Initial Environment Description: None."
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )
+    start = chat.convert_tokens_to_ids("<|im_start|>")
+    assert example.prompt.count(start) == 2
+    assert example.completion == [*chat("plan").input_ids, chat.eos_token_id]
+    assert renderer.decode(example.completion) == "plan"
+
+
+@pytest.mark.trap(4)
+def test_a_templates_own_bos_is_not_doubled():
+    """A template that writes the BOS itself, of a tokenizer that would put one too: one."""
+    made = byte_tokenizer(bos_token="<s>", eos_token="</s>")
+    made.chat_template = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    prompt = Renderer(made, "chat").planner_prompt("T")
+    assert (prompt.count(made.bos_token_id), prompt[0]) == (1, made.bos_token_id)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_without_end_token_is_refused():
+    """No answer could ever end."""
+    with pytest.raises(ValueError, match="no EOS token"):
+        Renderer(byte_tokenizer(), "lumos")
+
+
+def test_chat_without_a_template_is_refused(no_bos):
+    """Instead of a made-up one; the error says what to set."""
+    with pytest.raises(ValueError, match=r"no chat template: set `format: lumos`"):
+        Renderer(no_bos, "chat")
+
+
+@pytest.mark.trap(13)
+def test_an_empty_completion_is_refused(renderer):
+    """There is nothing to train on or to score; the end token alone would teach silence."""
+    with pytest.raises(ValueError, match="empty completion"):
+        renderer.planner_example("t", "")
+
+
+def test_an_examples_length_is_of_both_parts():
+    """What is compared with max_length."""
+    assert len(Example([1, 2, 3], [4, 5])) == 5
