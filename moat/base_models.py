@@ -113,7 +113,7 @@ def pretrain(
     rng = generator("pretraining", seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     warmup = max(1, updates // 40)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, (i + 1) / warmup) * (1 - i / updates))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, (i + 1) / warmup) * (1 - i / max(1, updates)))
     model.train()
     value = math.nan
     for _ in range(updates):

@@ -55,8 +55,8 @@ def pick(
 
     `select="random"` is the control: two different plans in an order drawn by `seed`, without regard to score and gap.
     """
-    n_distinct = len({normalised(c.subgoals) for c in candidates})
     usable = [c for c in candidates if c.subgoals.strip()]
+    n_distinct = len({normalised(c.subgoals) for c in usable})
 
     def none(reason: str) -> Pair:
         return Pair(len(usable), n_distinct, None, None, reason)

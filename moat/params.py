@@ -6,6 +6,7 @@ key. YAML is read as YAML 1.2 (`2e-4` is a number, `on` a word).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -207,10 +208,13 @@ class Params(Section):
     @model_validator(mode="after")
     def _rounds_chain(self) -> Self:
         for key, entry in self.rounds.items():
-            if not key.isdigit() or key == "0":
+            if not re.fullmatch("[1-9][0-9]*", key):
                 raise ValueError(f'round keys are quoted numbers from "1", not {key!r}')
-            if entry.get("prev") != "0" and entry.get("prev") not in self.rounds:
-                raise ValueError(f'round "{key}" reads round {entry.get("prev")!r}, which does not exist')
+            before = entry.get("prev")
+            if before != "0" and before not in self.rounds:
+                raise ValueError(f'round "{key}" reads round {before!r}, which does not exist')
+            if int(before) >= int(key):
+                raise ValueError(f'round "{key}" reads round "{before}", which is not before it')
         if set(self.evaluated) != {"0", *self.rounds}:
             raise ValueError('evaluated must hold round 0 and every round; write it as `<<: *rounds` and `"0": {prev: ""}`')
         return self

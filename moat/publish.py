@@ -54,7 +54,7 @@ def publish(target: Path) -> Iterator[Path]:
         yield temporary
         for path in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
             _sync(path)
-        if target.is_dir():
+        if temporary.is_dir() or target.is_dir():
             _remove(target)
         temporary.rename(target)
         _sync(target.parent)

@@ -21,4 +21,4 @@ def mean_nll(logprobs: np.ndarray, include_end: bool) -> float:
 
 def perplexity(nll: float) -> float:
     """exp(nll); infinite, not an error, when it overflows."""
-    return math.exp(nll) if nll < 700 else math.inf
+    return math.inf if nll >= 700 else math.exp(nll)

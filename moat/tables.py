@@ -74,27 +74,53 @@ class Table:
             )
 
     def _arrow(self, rows: pl.DataFrame | Sequence[Mapping[str, Any]], path: Path) -> pa.Table:
+        """The rows as an Arrow table of exactly this schema; nothing is converted on the way."""
         names = self.schema.names
-        found = rows.columns if isinstance(rows, pl.DataFrame) else list(rows[0]) if rows else names
-        if set(found) != set(names):
-            raise TableError(
-                f"{path}: table '{self.name}' takes the columns {names}; missing {sorted(set(names) - set(found))}, "
-                f"unknown {sorted(set(found) - set(names))}"
-            )
-        try:
+        for found in [rows.columns] if isinstance(rows, pl.DataFrame) else rows:
+            if set(found) != set(names):
+                raise TableError(
+                    f"{path}: table '{self.name}' takes the columns {names}; missing {sorted(set(names) - set(found))}, "
+                    f"unknown {sorted(set(found) - set(names))}"
+                )
+        empty = pl.from_arrow(self.schema.empty_table())
+        assert isinstance(empty, pl.DataFrame)
+        series = []
+        for name, dtype in empty.schema.items():
             if isinstance(rows, pl.DataFrame):
-                table = rows.select(names).to_arrow().cast(self.schema)
+                column = rows[name]
+                if (column.dtype.is_integer() and dtype.is_integer()) or column.dtype == pl.Null:
+                    column = (
+                        column.cast(dtype, strict=False) if column.dtype == pl.Null else self._narrow(column, dtype, path)
+                    )
+                if column.dtype != dtype:
+                    raise TableError(f"{path}: column '{name}' of table '{self.name}' takes {dtype}, not {column.dtype}")
             else:
-                table = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
-            table.validate(full=True)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise TableError(f"{path}: a row does not fit table '{self.name}': {error}") from error
-        self._check_nulls(table, path)
-        return table
+                try:
+                    values = [row[name] for row in rows]
+                    if dtype.is_integer() and any(isinstance(value, bool) for value in values):
+                        raise TypeError("a truth value is no number")
+                    column = pl.Series(name, values, dtype=dtype, strict=True)
+                except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+                    raise TableError(f"{path}: column '{name}' of table '{self.name}' takes {dtype}: {error}") from error
+            series.append(column)
+        frame = pl.DataFrame(series)
+        self._check_nulls(frame, path)
+        return frame.to_arrow().cast(self.schema)
 
-    def _check_nulls(self, table: pa.Table, path: Path) -> None:
+    def _narrow(self, column: pl.Series, dtype: pl.DataType, path: Path) -> pl.Series:
+        """Another width of the same integers, or an error when a value does not fit."""
+        try:
+            return column.cast(dtype, strict=True)
+        except pl.exceptions.PolarsError as error:
+            raise TableError(f"{path}: column '{column.name}' of table '{self.name}' takes {dtype}: {error}") from error
+
+    def _check_nulls(self, frame: pl.DataFrame, path: Path) -> None:
         for column in self.columns:
-            if not column.nullable and table[column.name].null_count:
+            values = frame[column.name]
+            empty = values.null_count() if not column.nullable else 0
+            if isinstance(values.dtype, pl.List):
+                empty += int(values.list.eval(pl.element().is_null()).list.any().sum())
+            if empty:
                 raise TableError(f"{path}: column '{column.name}' of table '{self.name}' has empty values")
 
     def _check_key(self, table: pa.Table, path: Path) -> None:
@@ -133,10 +159,10 @@ class Table:
         unknown = sorted(set(table.schema.names) - set(self.schema.names))
         if unknown:
             raise TableError(f"{path}: unknown columns {unknown} in table '{self.name}'")
-        self._check_nulls(table, path)
-        self._check_key(table, path)
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
+        self._check_nulls(frame, path)
+        self._check_key(table, path)
         return frame
 
 

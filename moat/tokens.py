@@ -24,6 +24,7 @@ Format = Literal["lumos", "chat"]
 
 PLANNER_INSTRUCTION = "Write a plan of subgoals that solves the task."
 GROUNDER_INSTRUCTION = "Turn the subgoals into actions. Use only these actions:"
+PLACEHOLDER = "[[content]]"  # where the chat template puts the text
 USER, ASSISTANT = "<|user|>\n", "\n<|assistant|>\n"
 TASK, ENVIRONMENT, TO_GROUND = "\nTask: ", "; Initial Environment Description: None.", "\nSubgoals to be grounded: "
 
@@ -73,10 +74,12 @@ class Renderer:
     def _prompt(self, content: str) -> list[int]:
         if self.format == "lumos":
             return self._bos + self._encode(USER + content + ASSISTANT)
-        messages = [{"role": "user", "content": content}]
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
-        return ids
+        # The template is rendered around a placeholder, so that special tokens are the template's own and never the text's.
+        messages = [{"role": "user", "content": PLACEHOLDER}]
+        text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        before, _, after = text.partition(PLACEHOLDER)
+        frame = [self.tokenizer(part, add_special_tokens=False).input_ids for part in (before, after)]
+        return [*frame[0], *self._encode(content), *frame[1]]
 
     def planner_prompt(self, task: str) -> list[int]:
         """Ids that a subgoal sequence for `task` follows."""

@@ -273,6 +273,11 @@ def train_dpo(
     model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
     frozen = models.load(reference, stage.machine)
     shared = arguments(settings, updates, seed, stage.machine)
+    if settings.nll_weight and shared["gradient_accumulation_steps"] > 1:
+        raise BatchError(
+            "align.nll_weight takes a mean over the tokens of a micro-batch, so accumulation would change the loss: "
+            "set `micro_batch: null` in machine.yaml, or align.nll_weight to 0"
+        )
     with stage.progress("aligning", updates) as advance:
         log = dpo(model, frozen, tokenizer, chosen, rejected, shared, settings.beta, settings.nll_weight, advance)
     for name in ("logps/chosen", "logps/rejected", "rewards/margins"):

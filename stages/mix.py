@@ -61,9 +61,9 @@ def initial_rows(demos: pl.DataFrame, needed: dict[str, int], seed: int, round_k
     for source, count in sorted(needed.items()):
         own = demos.filter(demos["source"] == source).to_dicts()
         for index, demo in enumerate(draw_initial(own, count, seed_of(seed, "mix", round_key, source))):
-            demo.pop("style")
             row_id = f"initial/{round_key}/{demo['demo_id']}/{index // max(1, len(own))}"
-            rows.append(demo | {"row_id": row_id, "origin": "initial", "round": 0, "k": None})
+            kept = {name: value for name, value in demo.items() if name != "style"}
+            rows.append(kept | {"row_id": row_id, "origin": "initial", "round": 0, "k": None})
     return rows
 
 

@@ -1,6 +1,6 @@
 """sample: K subgoal sequences per training task from the planner of the round before.
 
-Reads    data/tasks/train.parquet, models/planner/{prev}; params.yaml: sample, format, max_length, seed
+Reads    data/tasks/train.parquet, models/planner/{prev}; params.yaml: sample, format, seed
 Writes   data/rounds/{round}/subgoals.parquet
 Paper    MOAT, section 4.1: K = 15 at temperature 1.0; top_p 0.95 and 512 tokens are the authors' code
 

@@ -1,6 +1,6 @@
 """summarize: the figures of every round, for people, `dvc metrics` and `dvc plots`.
 
-Reads    data/tasks, data/rounds, data/evals; params.yaml: rounds, evaluated, mode, pairs
+Reads    data/tasks, data/rounds, data/evals; params.yaml: rounds, evaluated, pairs
 Writes   metrics.json, curves.csv (both in git, not in DVC's cache)
 Differs  reports what the paper assumes: whether a lower PPL goes with reaching the answer (premise_auc), and whether the
          grounder reads the plan at all (control_success, with another task's plan)

@@ -133,7 +133,7 @@ def test_a_profile_changes_values_and_nothing_else(project):
         ["-", "k:", MORE_PLANS[0].split()[1]],
         ["+", "k:", "15"],
     ]
-    assert changed[1].endswith("# plans per task. Paper: 15")
+    assert changed[1].endswith("plans per task. Paper: 15")
     profiles.use(project, "tiny", project / "params.yaml")
     assert (project / "params.yaml").read_text(encoding="utf-8") == before
 
