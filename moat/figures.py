@@ -48,7 +48,7 @@ def within_task_correlation(groups: Iterable[tuple[Sequence[float], Sequence[boo
     return (float(np.mean(values)) if values else None), len(values)
 
 
-def geometric_mean_ppl(nlls: Sequence[float]) -> float | None:
+def geometric_mean_ppl(nlls: Sequence[float | None]) -> float | None:
     """exp of the mean NLL over the finite ones; None when there is none."""
-    finite = [nll for nll in nlls if math.isfinite(nll)]
+    finite = [nll for nll in nlls if nll is not None and math.isfinite(nll)]
     return math.exp(sum(finite) / len(finite)) if finite else None

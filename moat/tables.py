@@ -88,10 +88,8 @@ class Table:
         for name, dtype in empty.schema.items():
             if isinstance(rows, pl.DataFrame):
                 column = rows[name]
-                if (column.dtype.is_integer() and dtype.is_integer()) or column.dtype == pl.Null:
-                    column = (
-                        column.cast(dtype, strict=False) if column.dtype == pl.Null else self._narrow(column, dtype, path)
-                    )
+                if column.dtype == pl.Null or (column.dtype.is_integer() and dtype.is_integer()):
+                    column = self._narrow(column, dtype, path)
                 if column.dtype != dtype:
                     raise TableError(f"{path}: column '{name}' of table '{self.name}' takes {dtype}, not {column.dtype}")
             else:

@@ -88,3 +88,12 @@ def test_initial_rows_are_as_many_as_are_needed_of_each_source(stage_module):
     assert [row["source"] for row in rows] == ["x", "x", "y"]
     assert len({row["row_id"] for row in rows}) == len({row["demo_id"] for row in rows}) == 3
     assert {(row["origin"], row["round"], row["k"], "style" in row) for row in rows} == {("initial", 0, None, False)}
+
+
+def test_demonstrations_that_go_round_are_rows_of_their_own(stage_module):
+    """Five rows wanted of two demonstrations: all five come, with five different keys, and the demonstrations' text."""
+    demo = {"task_id": "t", "source": "x", "domain": "maths", "style": "vague", "text": "q", "subgoals": "p", "actions": "a"}
+    demos = pl.DataFrame([demo | {"demo_id": name} for name in ("one", "two")])
+    rows = stage_module("mix").initial_rows(demos, {"x": 5}, 0, "1")
+    assert len({row["row_id"] for row in rows}) == 5
+    assert sorted(row["demo_id"] for row in rows).count("one") in (2, 3)

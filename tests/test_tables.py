@@ -215,3 +215,22 @@ def test_every_schema_is_sound(table):
 def test_every_table_has_its_module():
     """One table a module, of the module's name, so that a change reruns only the stages that use it."""
     assert [table.name for table in schemas()] == [info.name for info in pkgutil.iter_modules(moat.schemas.__path__)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row(k=1.5)],
+        [row(k=2**70)],
+        [row(), row(task_id="b") | {"typo": 2}],
+        [row(), {name: value for name, value in row(task_id="b").items() if name != "nll"}],
+        [row(plans=["x", None])],
+        [row(plans="ab")],
+    ],
+    ids=["fraction", "huge", "late unknown", "late missing", "null in a list", "text as a list"],
+)
+def test_nothing_is_changed_on_the_way(path, rows):
+    """What a conversion would cut, drop or split is refused, and nothing is written."""
+    with pytest.raises(TableError, match=r"things\.parquet: "):
+        THINGS.write(path, rows, {})
+    assert not path.exists()
