@@ -225,7 +225,7 @@ def test_every_table_has_its_module():
         [row(), row(task_id="b") | {"typo": 2}],
         [row(), {name: value for name, value in row(task_id="b").items() if name != "nll"}],
         [row(plans=["x", None])],
-        [row(plans="ab")],
+        [row() | {"plans": "ab"}],
     ],
     ids=["fraction", "huge", "late unknown", "late missing", "null in a list", "text as a list"],
 )
