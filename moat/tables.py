@@ -97,6 +97,8 @@ class Table:
                     values = [row[name] for row in rows]
                     if dtype.is_integer() and any(isinstance(value, bool) for value in values):
                         raise TypeError("a truth value is no number")
+                    if isinstance(dtype, pl.List) and any(isinstance(value, str) for value in values):
+                        raise TypeError("a text is no list")
                     column = pl.Series(name, values, dtype=dtype, strict=True)
                 except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
                     raise TableError(f"{path}: column '{name}' of table '{self.name}' takes {dtype}: {error}") from error
