@@ -50,6 +50,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
                 "subgoals": text,
                 "finish_reason": generation.finish_reason.value,
                 "n_tokens": len(generation.ids),
+                "logprob": generation.logprob,
                 "seed": seed,
                 "dropped": why_dropped(text, generation.finish_reason),
             }

@@ -143,6 +143,16 @@ def test_a_rows_text_does_not_depend_on_its_batch(model, prompts):
 
 
 @pytest.mark.trap(21)
+def test_a_generations_log_probability_is_that_of_its_tokens(model, prompts, completion_logprobs):
+    """log p of what was sampled, at temperature 1 though it was drawn at 2 from a nucleus, as a plain loop reads it."""
+    end = 7
+    made = HFEngine(model, PAD, end).generate(prompts, list(range(8)), Decoding(2.0, 0.9, 60))
+    assert {g.finish_reason for g in made} == set(FinishReason)  # some end by themselves, some by the limit
+    for prompt, found in zip(prompts, made, strict=True):
+        tokens = [*found.ids, end] if found.finish_reason is FinishReason.STOP else found.ids
+        assert found.logprob == pytest.approx(completion_logprobs(model, prompt, tokens).sum(), abs=1e-3)
+
+
 def test_different_seeds_give_different_texts(model, prompts):
     """16 requests of one prompt, one seed each: a random model repeats none of them; equal seeds repeat all."""
     engine, decoding = HFEngine(model, PAD, EOS), Decoding(1.0, 1.0, 10)

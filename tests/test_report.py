@@ -75,6 +75,7 @@ def candidate_tables(ids):
                     "subgoals": PLANS[k],
                     "finish_reason": "length" if dropped else "stop",
                     "n_tokens": 12,
+                    "logprob": -2.0,
                     "seed": k,
                     "dropped": dropped,
                 }

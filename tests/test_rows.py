@@ -33,7 +33,7 @@ class FakeEngine:
 
 
 def answer(prompt, seed):
-    return Generation([sum(prompt), len(prompt), seed], FinishReason.STOP)
+    return Generation([sum(prompt), len(prompt), seed], FinishReason.STOP, -1.0)
 
 
 def logprobs(prompt, completion):

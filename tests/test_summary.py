@@ -94,7 +94,15 @@ def tables():
     }
     return {
         SUBGOALS: [
-            key | {"subgoals": PLANS[at], "finish_reason": "stop", "n_tokens": 4 + at[1], "seed": 0, "dropped": None}
+            key
+            | {
+                "subgoals": PLANS[at],
+                "finish_reason": "stop",
+                "n_tokens": 4 + at[1],
+                "logprob": -2.0,
+                "seed": 0,
+                "dropped": None,
+            }
             for key, at in of
         ],
         SCORES: [key | {"nll": math.log(PPL[at]), "ppl": PPL[at], "n_action_tokens": 3} for key, at in of],

@@ -25,10 +25,15 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Generated token ids without the end token, and why they ended."""
+    """Generated token ids without the end token, why they ended, and what the model thought of them.
+
+    `logprob` is the sum of the log-probabilities (nats) of all generated tokens, the end token among them, under the model
+    itself: before temperature and nucleus.
+    """
 
     ids: list[int]
     finish_reason: FinishReason
+    logprob: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ class HFEngine:
         cache = DynamicCache(config=self.model.config)
         produced: list[list[int]] = [[] for _ in prompts]
         reasons = [FinishReason.LENGTH] * len(prompts)
+        logprobs = [0.0] * len(prompts)
         alive = list(range(len(prompts)))  # the prompts' indices of the rows still in the batch
         done = [False] * len(prompts)
         positions = _positions(mask)
@@ -108,9 +114,11 @@ class HFEngine:
                 logits_to_keep=1,
             ).logits[:, -1]
             tokens = choose(logits, uniform[:, step], decoding)
-            for index, token in zip(alive, tokens.tolist(), strict=True):
+            said = torch.log_softmax(logits.float(), dim=-1).gather(-1, tokens[:, None])[:, 0]
+            for index, token, logprob in zip(alive, tokens.tolist(), said.tolist(), strict=True):
                 if done[index]:
                     continue
+                logprobs[index] += logprob
                 if token == self.end:
                     done[index] = True
                     reasons[index] = FinishReason.STOP
@@ -127,7 +135,7 @@ class HFEngine:
             ids = tokens[:, None]
             mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
             positions = positions[:, -1:] + 1
-        return [Generation(ids, reason) for ids, reason in zip(produced, reasons, strict=True)]
+        return [Generation(*made) for made in zip(produced, reasons, logprobs, strict=True)]
 
     @torch.inference_mode()
     def score(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[np.ndarray]:

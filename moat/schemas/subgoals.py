@@ -6,7 +6,7 @@ from moat.tables import Column, Table
 
 SUBGOALS = Table(
     name="subgoals",
-    version=1,
+    version=2,
     key=("task_id", "k"),
     columns=(
         Column("task_id", pa.string(), "The task."),
@@ -14,6 +14,11 @@ SUBGOALS = Table(
         Column("subgoals", pa.string(), "The sampled plan, empty when the planner said nothing."),
         Column("finish_reason", pa.string(), "stop: the planner ended it; length: it ran into max_new_tokens."),
         Column("n_tokens", pa.int32(), "Generated tokens without the end token."),
+        Column(
+            "logprob",
+            pa.float64(),
+            "Log-probability (nats) of the generated tokens and the end token, at temperature 1.",
+        ),
         Column("seed", pa.int64(), "The request's seed: a hash of run seed, round, task_id and k."),
         Column("dropped", pa.string(), "Why the candidate goes no further (empty, length), or null.", nullable=True),
     ),
