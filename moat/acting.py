@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from moat import rows
-from moat.engines.hf import Decoding, FinishReason, HFEngine
+from moat.engines.base import Decoding, FinishReason
 from moat.executor import TOOLS, Outcome, documentation, execute, outcome
+from moat.rows import Runner
 from moat.stage import Advance
 from moat.tokens import Renderer
 
@@ -26,40 +26,41 @@ class DecodingParams(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A plan to be acted on, and the gold answer that tells whether the actions reach it."""
+    """A plan to be acted on (None: there is none), and the gold answer that tells whether the actions reach it."""
 
     text: str
     domain: str
-    subgoals: str
+    subgoals: str | None
     gold_answer: str
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """The grounder's actions and what came of them."""
+    """The grounder's actions and what came of them; without `finish_reason` there was no answer from the engine."""
 
     actions: str
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     outcome: Outcome
     answer: str | None
     message: str
 
 
-def act(
-    engine: HFEngine,
-    renderer: Renderer,
-    requests: Sequence[Request],
-    how: DecodingParams,
-    batch_size: int,
-    advance: Advance,
-) -> list[Act]:
+UNANSWERED = Act("", None, Outcome.UNANSWERED, None, "the engine failed on the request")
+
+
+def act(runner: Runner, renderer: Renderer, requests: Sequence[Request], how: DecodingParams, advance: Advance) -> list[Act]:
     """Ground and execute every request, in order. Model text never raises: a failure is an outcome."""
-    prompts = [renderer.grounder_prompt(r.text, documentation(r.domain), r.subgoals) for r in requests]
+    asked = [request for request in requests if request.subgoals is not None]
+    prompts = [renderer.grounder_prompt(r.text, documentation(r.domain), r.subgoals or "") for r in asked]
     decoding = Decoding(how.temperature, how.top_p, how.max_new_tokens)
-    made = rows.generate(engine, prompts, [r.seed for r in requests], decoding, batch_size, advance)
+    made = iter(runner.generate(prompts, [r.seed for r in asked], decoding, advance))
     acts = []
-    for request, generation in zip(requests, made, strict=True):
+    for request in requests:
+        generation = next(made) if request.subgoals is not None else None
+        if generation is None:
+            acts.append(UNANSWERED)
+            continue
         actions = renderer.decode(generation.ids)
         execution = execute(actions, TOOLS[request.domain])
         came = outcome(execution, request.gold_answer)

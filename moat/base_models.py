@@ -90,7 +90,7 @@ def _repetition(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) ->
         said = rng.integers(len(SPECIAL), len(tokenizer), rng.integers(8, 36)).tolist()
         return [*bos, *said, *said], 1 + len(said)
     text = story("things", "train", (2, 3), (0.4, 0.4, 0.2), "pretraining", rng.integers(2**62)).text
-    sentences = [tokenizer(part, add_special_tokens=False).input_ids for part in re.split(r"(?<=\. )", text)]
+    sentences = tokenizer(re.split(r"(?<=\. )", text), add_special_tokens=False).input_ids
     first = [token for sentence in sentences for token in sentence]
     second = [token for index in rng.permutation(len(sentences)) for token in sentences[index]]
     return [*bos, *first, *second], 1 + len(first)

@@ -37,7 +37,10 @@ class Failure(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What actions came to, measured by the gold answer; every Failure is an Outcome of the same value."""
+    """What actions came to, measured by the gold answer; every Failure is an Outcome of the same value.
+
+    `unanswered`: there are no actions, because the engine failed on the request; nothing is known of the model.
+    """
 
     REACHED = "reached"
     NOT_REACHED = "not_reached"
@@ -46,6 +49,7 @@ class Outcome(StrEnum):
     UNKNOWN_TOOL = "unknown_tool"
     UNDEFINED_REFERENCE = "undefined_reference"
     TOOL_ERROR = "tool_error"
+    UNANSWERED = "unanswered"
 
 
 @dataclass(frozen=True, slots=True)

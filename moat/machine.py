@@ -29,6 +29,8 @@ class Machine(Section):
     generate_batch: int = Field(default=256, ge=1)
     score_batch: int = Field(default=256, ge=1)
     micro_batch: int | None = Field(default=None, ge=1)
+    retry: int = Field(default=3, ge=1)
+    checkpoint: int = Field(default=600, ge=0)
     scratch: str = ".scratch"
 
 
@@ -42,3 +44,15 @@ def load(root: Path) -> Machine:
     except YAMLError as error:
         raise ParamsError(f"{path} is not YAML: {error}") from error
     return check(raw or {}, Machine, path)
+
+
+def scratch(root: Path, machine: Machine) -> Path:
+    """Folder of journals, checkpoints and side notes: outside DVC's outputs, and one for a checkout and its experiments.
+
+    `dvc exp run --temp` works in copies below .dvc/tmp/exps of the checkout; they use the checkout's own folder.
+    """
+    for parent in root.parents:
+        if parent.parts[-3:] == (".dvc", "tmp", "exps"):
+            root = parent.parents[2]
+            break
+    return root / machine.scratch

@@ -15,7 +15,8 @@ from moat.engines.hf import HFEngine
 from moat.layout import BASE_MODEL
 from moat.machine import Machine
 from moat.publish import publish
-from moat.stage import versions
+from moat.rows import Retry, Runner
+from moat.stage import Stage, versions
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -81,7 +82,7 @@ def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_
         for name in TOKENIZER_FILES:
             if (tokenizer_from / name).is_file():
                 shutil.copyfile(tokenizer_from / name, temporary / name)
-        (temporary / CARD).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        write_card(temporary, facts)
 
 
 def open_engine(path: Path, machine: Machine) -> HFEngine:
@@ -90,6 +91,25 @@ def open_engine(path: Path, machine: Machine) -> HFEngine:
     tokenizer = load_tokenizer(path)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     return HFEngine(load(path, machine).eval(), pad, tokenizer.eos_token_id)
+
+
+def runner(stage: Stage, path: Path, max_failed: float) -> Runner:
+    """Asks the model in `path` for a stage's rows, through the stage's journal; the model is loaded when first needed.
+
+    Raises FileNotFoundError when there is no model.
+    """
+    if not (path / "config.json").is_file():
+        raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    machine = stage.machine
+    return Runner(
+        load=lambda: open_engine(path, machine),
+        identity=engine_facts(machine) | {"model": stage.hash_of(path)},
+        journal=stage.journal,
+        generate_batch=machine.generate_batch,
+        score_batch=machine.score_batch,
+        max_failed=max_failed,
+        retry=Retry(machine.retry),
+    )
 
 
 def engine_facts(machine: Machine) -> dict[str, Any]:
@@ -103,9 +123,18 @@ def engine_facts(machine: Machine) -> dict[str, Any]:
     }
 
 
-def copy(source: Path, target: Path) -> None:
-    """Publish a model folder unchanged under another name. Raises FileNotFoundError when it is not there."""
+def copy(source: Path, target: Path, facts: dict[str, Any]) -> None:
+    """Publish a model folder unchanged under another name, with `facts` of its own.
+
+    Raises FileNotFoundError when it is not there.
+    """
     if not (source / "config.json").is_file():
         raise FileNotFoundError(f"no model in {source}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     with publish(target) as temporary:
         shutil.copytree(source, temporary, copy_function=shutil.copyfile)
+        write_card(temporary, facts | {"copy_of": source.as_posix()})
+
+
+def write_card(folder: Path, facts: dict[str, Any]) -> None:
+    """What made a model, beside its weights; equal runs write equal bytes."""
+    (folder / CARD).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")

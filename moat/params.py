@@ -179,6 +179,12 @@ class Evaluate(Section):
     samples: int = Field(ge=0)
 
 
+class Limits(Section):
+    """When a stage stops instead of going on. No value here changes a row, so none stands in an artifact's facts."""
+
+    max_failed: Share = Field(description="Share of a stage's requests that the engine may fail on.")
+
+
 class Params(Section):
     """All of params.yaml."""
 
@@ -189,6 +195,7 @@ class Params(Section):
     data_window: Literal["round", "all"]
     format: Literal["lumos", "chat"]
     max_length: Positive
+    limits: Limits
     rounds: dict[str, dict[Literal["prev"], str]]
     evaluated: dict[str, dict[Literal["prev"], str]]
     prepare: Prepare

@@ -25,6 +25,19 @@ def _is_disk_full(error: BaseException) -> bool:
     return "os error 28" in text or "No space left on device" in text
 
 
+@contextmanager
+def disk_full_at(target: Path) -> Iterator[None]:
+    """Turn a full disk, whatever library met it while writing `target`, into DiskFullError; other errors pass."""
+    try:
+        yield
+    except BaseException as error:
+        if _is_disk_full(error):
+            raise DiskFullError(
+                errno.ENOSPC, f"disk full while writing {target}: free some space (`dvc gc -w`), then run again"
+            ) from error
+        raise
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -47,24 +60,21 @@ def publish(target: Path) -> Iterator[Path]:
     An existing target is replaced, never edited: it may be a read-only hard link into DVC's cache. Raises DiskFullError on
     a full disk, whatever library met it; any other error passes through. On an error `target` is as it was.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    _remove(temporary)
-    try:
-        yield temporary
-        for path in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
-            _sync(path)
-        if temporary.is_dir() or target.is_dir():
-            _remove(target)
-        temporary.rename(target)
-        _sync(target.parent)
-    except BaseException as error:
+    with disk_full_at(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         _remove(temporary)
-        if _is_disk_full(error):
-            raise DiskFullError(
-                errno.ENOSPC, f"disk full while writing {target}: free some space (`dvc gc -w`), then run again"
-            ) from error
-        raise
+        try:
+            yield temporary
+            for path in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
+                _sync(path)
+            if temporary.is_dir() or target.is_dir():
+                _remove(target)
+            temporary.rename(target)
+            _sync(target.parent)
+        except BaseException:
+            _remove(temporary)
+            raise
 
 
 def publish_text(target: Path, text: str) -> None:

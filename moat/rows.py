@@ -1,18 +1,34 @@
-"""Row work: many independent requests to one engine, in planned batches, equal requests asked once.
+"""Row work: many independent requests to one engine, in planned batches, equal requests asked once, none asked again.
 
 Batches are planned from the whole request list, by length, so that padding is small and the same requests always meet the
-same batch: float32 log-probabilities differ in their last bits with the batch's shape.
+same batch: float32 log-probabilities differ in their last bits with the batch's shape. Then the journal is consulted. After
+a kill a batch is there whole or not at all, so the same run has the same bytes; after a change of the requests (ten tasks
+more) only the new ones are asked, in smaller batches, which is equal up to rounding.
+
+A batch that the engine cannot answer is tried again in halves; a single request a few times, with growing pauses. What
+still fails is None in the results, for the stage to drop by reason; above `max_failed` it is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import compress
+from typing import Any, TypeVar
 
 import numpy as np
 
-from moat.engines.hf import Decoding, Generation, HFEngine
-from moat.stage import Advance
+from moat.engines.base import Decoding, Engine, EngineError, FinishReason, Generation
+from moat.journal import Journal
+from moat.stage import Advance, Stage
 from moat.tokens import Example
+
+ENGINE_FAILED = "engine failed"  # the reason why a row has no answer
+Answer = TypeVar("Answer", Generation, np.ndarray)
 
 
 def plan_batches(lengths: Sequence[int], groups: Sequence[Hashable], size: int) -> list[list[int]]:
@@ -35,40 +51,173 @@ def plan_batches(lengths: Sequence[int], groups: Sequence[Hashable], size: int) 
     return batches
 
 
-def generate(
-    engine: HFEngine,
-    prompts: Sequence[Sequence[int]],
-    seeds: Sequence[int],
-    decoding: Decoding,
-    batch_size: int,
-    advance: Advance,
-) -> list[Generation]:
-    """Continue every prompt; results in the order of `prompts`. Greedy requests with equal prompts are asked once."""
-    keys = [(tuple(p), s if decoding.temperature else 0) for p, s in zip(prompts, seeds, strict=True)]
-    unique = list(dict.fromkeys(keys))
-    answers: dict[tuple[tuple[int, ...], int], Generation] = {}
-    repeats = len(keys) - len(unique)
-    for batch in plan_batches([len(p) for p, _ in unique], range(len(unique)), batch_size):
-        rows = [unique[i] for i in batch]
-        made = engine.generate([list(p) for p, _ in rows], [s for _, s in rows], decoding)
-        answers.update(zip(rows, made, strict=True))
-        advance(len(batch))
-    advance(repeats)
-    return [answers[key] for key in keys]
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a single request is tried, and the seconds before the second try; each further pause is twice as long."""
+
+    attempts: int = 3
+    pause: float = 1.0
 
 
-def score(
-    engine: HFEngine, examples: Sequence[Example], tasks: Sequence[str], batch_size: int, advance: Advance
-) -> list[np.ndarray]:
-    """Log-probabilities (nats) of every completion token of every example, in order. Equal examples are asked once."""
-    keys = [(tuple(e.prompt), tuple(e.completion)) for e in examples]
-    first = {key: index for index, key in reversed(list(enumerate(keys)))}
-    unique = sorted(first.values())
-    answers: dict[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray] = {}
-    for batch in plan_batches([len(examples[i]) for i in unique], [tasks[i] for i in unique], batch_size):
-        rows = [unique[i] for i in batch]
-        made = engine.score([examples[i].prompt for i in rows], [examples[i].completion for i in rows])
-        answers.update((keys[i], logprobs) for i, logprobs in zip(rows, made, strict=True))
-        advance(len(batch))
-    advance(len(keys) - len(unique))
-    return [answers[key] for key in keys]
+@dataclass(slots=True)
+class Tally:
+    """What became of the requests: asked of the engine (in how many calls), found in the journal, failed; new tokens."""
+
+    requests: int = 0
+    asked: int = 0
+    calls: int = 0
+    failed: int = 0
+    tokens: int = 0
+    last_failure: str = ""
+
+
+def _key(identity: str, *parts: Any) -> str:
+    """Hash of everything that determines an answer. Raises TypeError for a part without a stable form."""
+    return hashlib.sha256(json.dumps([identity, *parts]).encode()).hexdigest()[:32]
+
+
+def _pack_generation(made: Generation) -> dict[str, Any]:
+    return {"ids": made.ids, "finish_reason": made.finish_reason.value, "logprob": made.logprob}
+
+
+def _unpack_generation(kept: Mapping[str, Any]) -> Generation:
+    return Generation(kept["ids"], FinishReason(kept["finish_reason"]), kept["logprob"])
+
+
+def _pack_logprobs(made: np.ndarray) -> str:
+    return base64.b64encode(made.astype("<f4").tobytes()).decode()
+
+
+def _unpack_logprobs(kept: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(kept), dtype="<f4").copy()
+
+
+@dataclass
+class Runner:
+    """Asks one model. `identity` is all that determines its answers besides the request: weights, engine, dtype, versions.
+
+    `load` opens the engine and is called when the first request has to be asked, if any. Raises EngineError when more than
+    `max_failed` of the requests of a call got no answer.
+    """
+
+    load: Callable[[], Engine]
+    identity: Mapping[str, Any]
+    journal: Journal
+    generate_batch: int
+    score_batch: int
+    max_failed: float
+    retry: Retry = field(default_factory=Retry)
+    tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self) -> None:
+        self._identity = json.dumps(dict(self.identity), sort_keys=True)
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, opened now if it was not."""
+        if self._engine is None:
+            self._engine = self.load()
+        return self._engine
+
+    def drop_engine(self) -> None:
+        """Let the engine go, with its memory; it is opened again if it is needed again."""
+        self._engine = None
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], decoding: Decoding, advance: Advance
+    ) -> list[Generation | None]:
+        """Continue every prompt; results in their order. Greedy requests with equal prompts are one request."""
+        how = [decoding.temperature, decoding.top_p, decoding.max_new_tokens]
+        keys = [
+            _key(self._identity, "generate", list(prompt), seed if decoding.temperature else 0, how)
+            for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
+
+        def ask(rows: Sequence[int]) -> list[Generation]:
+            return self.engine.generate([prompts[i] for i in rows], [seeds[i] for i in rows], decoding)
+
+        lengths, form = [len(p) for p in prompts], (_pack_generation, _unpack_generation)
+        return self._run(keys, lengths, keys, self.generate_batch, ask, form, advance)
+
+    def score(self, examples: Sequence[Example], tasks: Sequence[str], advance: Advance) -> list[np.ndarray | None]:
+        """Log-probabilities (nats) of every completion token of every example, in order; equal examples are one request.
+
+        A task's examples share a batch.
+        """
+        keys = [_key(self._identity, "score", e.prompt, e.completion) for e in examples]
+
+        def ask(rows: Sequence[int]) -> list[np.ndarray]:
+            return self.engine.score([examples[i].prompt for i in rows], [examples[i].completion for i in rows])
+
+        lengths = [len(e) for e in examples]
+        return self._run(keys, lengths, tasks, self.score_batch, ask, (_pack_logprobs, _unpack_logprobs), advance)
+
+    def _run(
+        self,
+        keys: Sequence[str],
+        lengths: Sequence[int],
+        groups: Sequence[Hashable],
+        size: int,
+        ask: Callable[[Sequence[int]], list[Answer]],
+        form: tuple[Callable[[Answer], Any], Callable[[Any], Answer]],
+        advance: Advance,
+    ) -> list[Answer | None]:
+        pack, unpack = form
+        first = {key: index for index, key in reversed(list(enumerate(keys)))}
+        unique = sorted(first.values())
+        failed_before = self.tally.failed
+        self.tally.requests += len(unique)
+        advance(len(keys) - len(unique))
+        for batch in plan_batches([lengths[i] for i in unique], [groups[i] for i in unique], size):
+            rows = [unique[i] for i in batch]
+            missing = [i for i in rows if keys[i] not in self.journal]
+            advance(len(rows) - len(missing))
+            if missing:
+                made = self._ask(missing, ask)
+                self.journal.add({keys[i]: pack(one) for i, one in zip(missing, made, strict=True) if one is not None})
+                advance(len(missing))
+        failed = self.tally.failed - failed_before
+        if failed > self.max_failed * len(unique):
+            raise EngineError(
+                f"the engine failed on {failed:,} of {len(unique):,} requests, over max_failed {self.max_failed}; the last: "
+                f"{self.tally.last_failure}. What was answered is kept: mend the cause, run again, and only these are asked"
+            )
+        return [unpack(self.journal[key]) if key in self.journal else None for key in keys]
+
+    def _ask(self, rows: Sequence[int], ask: Callable[[Sequence[int]], list[Answer]]) -> list[Answer | None]:
+        """Answers of `rows`, None for those that failed: halved on an EngineError, down to single requests."""
+        attempts = self.retry.attempts if len(rows) == 1 else 1
+        for attempt in range(attempts):
+            self.tally.calls += 1
+            try:
+                made = ask(rows)
+            except EngineError as error:
+                self.tally.last_failure = str(error)
+                time.sleep(self.retry.pause * 2**attempt)
+                continue
+            self.tally.asked += len(rows)
+            self.tally.tokens += sum(len(one.ids) if isinstance(one, Generation) else len(one) for one in made)
+            return list(made)
+        if len(rows) == 1:
+            self.tally.asked += 1
+            self.tally.failed += 1
+            return [None]
+        half = len(rows) // 2
+        return self._ask(rows[:half], ask) + self._ask(rows[half:], ask)
+
+
+def tell(stage: Stage, *runners: Runner) -> None:
+    """Say and note how much of the row work was asked of engines, and how much the journal knew."""
+    requests, asked, failed = (sum(getattr(r.tally, name) for r in runners) for name in ("requests", "asked", "failed"))
+    if asked < requests:
+        stage.say(f"{requests:,} requests: {asked:,} asked, {requests - asked:,} known already")
+    if failed:
+        last = next(r.tally.last_failure for r in reversed(runners) if r.tally.failed)
+        stage.warn(f"the engine failed on {failed:,} of {requests:,} requests; the last: {last}")
+    stage.notes["requests"] = [asdict(r.tally) for r in runners]
+
+
+def answered(rows: Sequence[Any], answers: Sequence[Any]) -> list[Any]:
+    """The rows that have an answer."""
+    return list(compress(rows, (answer is not None for answer in answers)))

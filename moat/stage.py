@@ -1,17 +1,25 @@
-"""What every stage shares: its command line, its header, progress and closing line, and the facts that go into its files."""
+"""What every stage shares: its command line, its header, progress and closing line, and the facts that go into its files.
+
+A stage holds the checkout's lock while it runs, so that a training left behind by a killed dvc meets no second writer.
+"""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
+import json
+import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -27,10 +35,14 @@ from rich.progress import (
 from rich.text import Text
 
 import moat
+from moat import lock, provenance
 from moat import machine as machines
 from moat import params as parameters
+from moat.journal import Journal
 from moat.machine import Machine
 from moat.params import Params
+from moat.publish import publish_text
+from moat.seeds import content_id
 
 Advance = Callable[[int], None]
 
@@ -60,16 +72,43 @@ class Counts:
         return {"rows_in": self.rows_in, "kept": self.kept, "dropped": self.dropped}
 
 
-class Stage:
-    """One run of a stage: settings, screen, clock."""
+def _plain(value: Any) -> Any:
+    """Settings as plain values."""
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
-    def __init__(self, name: str, params: Params, machine: Machine, root: Path) -> None:
+
+class Stage:
+    """One run of a stage: settings, screen, clock, and what it tells of itself.
+
+    `arguments` are the command line's, such as {"round": "1", "prev": "0"}.
+    """
+
+    def __init__(
+        self, name: str, params: Params, machine: Machine, root: Path, arguments: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.params = params
         self.machine = machine
         self.root = root
+        self.arguments = dict(arguments or {})
+        self.scratch = machines.scratch(root, machine)
         self.console = Console(highlight=False, soft_wrap=True)
-        self._start = time.monotonic()
+        self.notes: dict[str, Any] = {}
+        self._start, self._started = time.monotonic(), time.strftime("%Y-%m-%d %H:%M:%S")
+        self._reads: list[Path] = []
+        self._hashes: dict[Path, str] = {}
+
+    @property
+    def label(self) -> str:
+        """Name of this stage in the scratch folder, as `sample-1` or `cold_start-planner`."""
+        return "-".join([self.name, *(value for key, value in self.arguments.items() if key != "prev")])
+
+    @cached_property
+    def journal(self) -> Journal:
+        """Finished rows of this stage, earlier runs' among them. Raises JournalError."""
+        return Journal(self.scratch / "journal" / self.label)
 
     def header(self, what: str, reads: list[Path], writes: list[Path]) -> None:
         """Say what happens, from which files to which. Raises FileNotFoundError for the first missing one."""
@@ -79,6 +118,28 @@ class Stage:
         for path in reads:
             if not path.exists():
                 raise FileNotFoundError(f"{path} is missing: run the stage that writes it (`dvc repro`), or `dvc pull`")
+        self._reads = reads
+
+    def hash_of(self, path: Path) -> str:
+        """Content hash of an input, computed once."""
+        if path not in self._hashes:
+            self._hashes[path] = provenance.content_hash(path)
+        return self._hashes[path]
+
+    def facts(self, *parameters: str, counts: Counts | None = None, **more: Any) -> dict[str, Any]:
+        """What an artifact of this stage says of itself: the `parameters` (dotted keys) and inputs it comes from, counts.
+
+        Stable: two runs from the same inputs say the same.
+        """
+        read = {}
+        for key in parameters:
+            value: Any = self.params
+            for part in key.split("."):
+                value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+            read[key] = _plain(value)
+        told: dict[str, Any] = {"stage": self.name, "arguments": self.arguments, "params": read}
+        told["inputs"] = {path.as_posix(): self.hash_of(path) for path in self._reads}
+        return told | ({"counts": counts.facts()} if counts else {}) | more
 
     @contextmanager
     def progress(self, label: str, total: int) -> Iterator[Advance]:
@@ -105,13 +166,17 @@ class Stage:
         self.console.print(f"  [bold yellow]warning[/] {escape(text)}")
 
     def close(self, counts: Counts | None = None) -> None:
-        """The closing line: rows in, kept, dropped by reason, seconds."""
+        """The closing line (rows in, kept, dropped by reason, seconds), and the side note on this run."""
+        seconds = time.monotonic() - self._start
         said = []
         if counts:
             said.append(f"{counts.rows_in:,} in, {counts.kept:,} kept")
             said += [f"{n:,} dropped: {reason}" for reason, n in counts.dropped.items()]
-        said.append(f"{time.monotonic() - self._start:.1f} s")
+        said.append(f"{seconds:.1f} s")
         self.console.print(f"  [green]✓[/] {escape(' · '.join(said))}")
+        note = {"stage": self.name, "arguments": self.arguments, "started": self._started, "seconds": round(seconds, 3)}
+        note |= {"host": platform.node(), "machine": self.machine.model_dump()} | provenance.checkout(self.root) | self.notes
+        publish_text(self.scratch / "runs" / f"{self.label}.json", json.dumps(note, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -152,9 +217,12 @@ def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
         )
         sys.exit(1)
     expected_errors = (OSError, ValueError, RuntimeError, FloatingPointError)
+    gc.enable()  # the launcher starts stages without it: imports make much and drop nothing
+    gc.freeze()
     try:
-        stage = Stage(Path(file).stem, parameters.load(root / parameters.PARAMS), machines.load(root), root)
-        run(stage, **values)
+        stage = Stage(Path(file).stem, parameters.load(root / parameters.PARAMS), machines.load(root), root, values)
+        with lock.hold(stage.scratch / "locks" / content_id(root), lock.command_line()):
+            run(stage, **values)
     except expected_errors as error:
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | FloatingPointError):
             raise  # not one of our own: a bug, which needs its traceback

@@ -2,16 +2,25 @@
 
 What TRL is handed is already tokenised by `moat.tokens`, so no trainer renders, truncates or adds an end token. Defaults
 of TRL and transformers that matter are set here explicitly: no bf16 and no gradient checkpointing unless asked for, no
-packing, no truncation, labels given row by row.
+packing, no truncation, labels given row by row. DPO's reference log-probabilities are computed before training, through the
+journal, keyed by the reference's weights and the row's tokens; the reference is never in memory beside the policy.
+
+A training that was killed goes on from its last checkpoint to the weights that it would have had. Checkpoints lie in the
+scratch folder under a fingerprint of all that determines those weights, and are gone when the model is published.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Sequence
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
@@ -20,9 +29,12 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from moat import models
 from moat.machine import Machine
 from moat.params import Align, Sft
-from moat.stage import Advance, Stage
+from moat.provenance import content_hash
+from moat.rows import answered, tell
+from moat.stage import Advance, Stage, versions
 from moat.tokens import Example
 
+TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets")
 IGNORED = -100  # a label that no loss counts
 # What a model folder keeps of the training log, an entry an update; no times, so that equal runs have equal bytes.
 LOGGED = {
@@ -52,15 +64,65 @@ class BatchError(ValueError):
     """An effective batch that this machine's settings cannot make."""
 
 
-class _Watch(TrainerCallback):
-    """Reports every finished update and stops on a loss that is not a number."""
+class Checkpoints:
+    """Checkpoints of one training in `folder`, one at most every `seconds`.
 
-    def __init__(self, advance: Advance) -> None:
+    The trainer's are not written at once, so a marker tells the whole ones; others are deleted and never resumed from.
+    """
+
+    MARKER = "complete"
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self.folder = folder
+        self.seconds = seconds
+        self._saved = time.monotonic()
+
+    def _all(self) -> list[Path]:
+        return sorted(self.folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+
+    def last(self) -> Path | None:
+        """The latest whole checkpoint; torn ones are deleted."""
+        for path in self._all():
+            if not (path / self.MARKER).is_file():
+                shutil.rmtree(path)
+        return next(reversed(self._all()), None)
+
+    def due(self) -> bool:
+        """Whether the time for another has come."""
+        return time.monotonic() - self._saved >= self.seconds
+
+    def saved(self) -> None:
+        """Mark the newest as whole, and let the older ones go."""
+        *older, newest = self._all()
+        (newest / self.MARKER).touch()
+        for path in older:
+            shutil.rmtree(path)
+        self._saved = time.monotonic()
+
+    def clear(self) -> None:
+        """The training is over."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Watch(TrainerCallback):
+    """Reports every finished update, asks for checkpoints, and stops on a loss that is not a number."""
+
+    def __init__(self, advance: Advance, rows: Callable[[], list[str]], checkpoints: Checkpoints | None) -> None:
         self.advance = advance
-        self.history: list[dict[str, float]] = []
+        self.rows = rows
+        self.checkpoints = checkpoints
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.advance(state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.advance(1)
+        if self.checkpoints and self.checkpoints.due() and state.global_step < state.max_steps:
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.checkpoints:
+            self.checkpoints.saved()
 
     def on_log(
         self,
@@ -74,18 +136,48 @@ class _Watch(TrainerCallback):
         for name in ("loss", "grad_norm"):
             if name in logs and not math.isfinite(float(logs[name])):
                 raise FloatingPointError(
-                    f"{name} is {logs[name]} at update {state.global_step} of {state.max_steps}: training cannot go on. "
-                    "Lower the learning rate, or look for broken rows in the training table"
+                    f"{name} is {logs[name]} at update {state.global_step} of {state.max_steps}, over the rows "
+                    f"{', '.join(self.rows())}: training cannot go on. Lower the learning rate, or look for broken rows"
                 )
-        if "loss" in logs:
-            self.history.append({"update": state.global_step} | {k: float(v) for k, v in logs.items()})
 
 
-class _TokenisedDPOTrainer(DPOTrainer):
-    """TRL's DPOTrainer on rows that already are `prompt_ids`, `chosen_ids`, `rejected_ids`."""
+class _Rows:
+    """Mixed into a trainer: rows are token ids already, and the trainer knows which rows the update at work is made of."""
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any, **kwargs: Any) -> Dataset:
         return dataset
+
+    def _precompute_ref_logps(self, dataset: Dataset, *args: Any, **kwargs: Any) -> Dataset:
+        return dataset  # the rows bring their own
+
+    def watch(self, names: Sequence[str]) -> None:
+        """Remember the rows of every batch, by name."""
+        trainer: Any = self
+        collate = trainer.data_collator
+        self.names, self.recent = names, list[list[int]]()
+
+        def keep_row(examples: list[dict[str, Any]]) -> dict[str, Any]:
+            batch = collate([{name: value for name, value in one.items() if name != "row"} for one in examples])
+            return dict(batch) | {"row": torch.tensor([example["row"] for example in examples])}
+
+        trainer.data_collator = keep_row
+
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        trainer: Any = self
+        self.recent = [*self.recent, inputs.pop("row").tolist()][-trainer.args.gradient_accumulation_steps :]
+        return super().training_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+
+    def rows(self) -> list[str]:
+        """Names of the rows of the last update."""
+        return [self.names[row] for rows in self.recent for row in rows]
+
+
+class _SFT(_Rows, SFTTrainer):
+    """TRL's SFTTrainer on our rows."""
+
+
+class _DPO(_Rows, DPOTrainer):
+    """TRL's DPOTrainer on our rows."""
 
 
 def check_rows(rows: Sequence[Example], names: Sequence[str], max_length: int) -> None:
@@ -110,7 +202,6 @@ def arguments(settings: Sft, updates: int, seed: int, machine: Machine) -> dict[
         )
     seed %= 2**32  # numpy's generators, which the trainer seeds, take 32 bits
     return {
-        "output_dir": machine.scratch,
         "max_steps": updates,
         "per_device_train_batch_size": micro_batch,
         "gradient_accumulation_steps": settings.batch_size // micro_batch,
@@ -151,17 +242,18 @@ def sft(
     rows: Sequence[Example],
     arguments: dict[str, Any],
     advance: Advance,
+    names: Sequence[str] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> list[dict[str, float]]:
     """Fine-tune `model` in place on the completions of `rows`; returns the log, one entry an update.
 
-    The loss is the mean over the supervised tokens of an effective batch, whatever the micro-batch.
+    The loss is the mean over the supervised tokens of an effective batch, whatever the micro-batch. `names` are what an
+    error calls the rows (their numbers by default).
     """
-    data = Dataset.from_dict(
-        {
-            "input_ids": [row.prompt + row.completion for row in rows],
-            "labels": [[IGNORED] * len(row.prompt) + row.completion for row in rows],
-        }
-    )
+    data = {
+        "input_ids": [row.prompt + row.completion for row in rows],
+        "labels": [[IGNORED] * len(row.prompt) + row.completion for row in rows],
+    }
     config = SFTConfig(
         **arguments,
         packing=False,
@@ -171,12 +263,12 @@ def sft(
         shuffle_dataset=False,
         dataset_kwargs={"skip_prepare_dataset": True},
     )
-    return _run(SFTTrainer, config, model, tokenizer, data, advance)
+    return _run(_SFT, config, model, tokenizer, data, advance, names, checkpoints)
 
 
 def dpo(
     model: PreTrainedModel,
-    reference: PreTrainedModel,
+    reference: tuple[Sequence[float], Sequence[float]],
     tokenizer: PreTrainedTokenizerBase,
     chosen: Sequence[Example],
     rejected: Sequence[Example],
@@ -184,28 +276,31 @@ def dpo(
     beta: float,
     nll_weight: float,
     advance: Advance,
+    names: Sequence[str] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> list[dict[str, float]]:
     """Align `model` in place; row i of `chosen` and of `rejected` share their prompt. Returns the log.
 
+    `reference` holds log π_ref of every chosen and of every rejected completion, in nats, summed over its tokens.
     Loss: −log σ(β [(log π − log π_ref)(chosen) − (log π − log π_ref)(rejected)]), log-probabilities summed over the
     completion (Rafailov et al. 2023, eq. 7), plus `nll_weight` × the chosen completions' mean NLL per token.
     """
-    data = Dataset.from_dict(
-        {
-            "prompt_ids": [row.prompt for row in chosen],
-            "chosen_ids": [row.completion for row in chosen],
-            "rejected_ids": [row.completion for row in rejected],
-        }
-    )
+    data: dict[str, list[Any]] = {
+        "prompt_ids": [row.prompt for row in chosen],
+        "chosen_ids": [row.completion for row in chosen],
+        "rejected_ids": [row.completion for row in rejected],
+        "ref_chosen_logps": list(reference[0]),
+        "ref_rejected_logps": list(reference[1]),
+    }
     config = DPOConfig(
         **arguments,
         beta=beta,
         loss_type=["sigmoid", "sft"] if nll_weight else ["sigmoid"],
         loss_weights=[1.0, nll_weight] if nll_weight else [1.0],
-        precompute_ref_log_probs=False,
+        precompute_ref_log_probs=True,
         disable_dropout=True,
     )
-    return _run(_TokenisedDPOTrainer, config, model, tokenizer, data, advance, ref_model=reference)
+    return _run(_DPO, config, model, tokenizer, data, advance, names, checkpoints)
 
 
 def _run(
@@ -213,20 +308,44 @@ def _run(
     config: Any,
     model: PreTrainedModel,
     tokenizer: Any,
-    data: Dataset,
+    data: dict[str, list[Any]],
     advance: Advance,
-    **extra: Any,
+    names: Sequence[str] | None,
+    checkpoints: Checkpoints | None,
 ) -> list[dict[str, float]]:
-    watch = _Watch(advance)
-    trainer = trainer_class(
-        model=model, args=config, train_dataset=data, processing_class=tokenizer, callbacks=[watch], **extra
-    )
+    size = len(next(iter(data.values())))
+    rows = Dataset.from_dict(data | {"row": list(range(size))})
+    trainer = trainer_class(model=model, args=config, train_dataset=rows, processing_class=tokenizer)
+    trainer.watch(names or [str(row) for row in range(size)])
     for callback in ("PrinterCallback", "ProgressCallback"):
         for present in list(trainer.callback_handler.callbacks):
             if type(present).__name__ == callback:
                 trainer.remove_callback(present)
-    trainer.train()
-    return watch.history
+    trainer.add_callback(_Watch(advance, trainer.rows, checkpoints))
+    last = checkpoints.last() if checkpoints else None
+    trainer.train(resume_from_checkpoint=str(last) if last else None)
+    log = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return [{"update": entry["step"]} | {k: float(v) for k, v in entry.items() if k != "step"} for entry in log]
+
+
+def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any, **more: Any) -> Checkpoints:
+    """The checkpoints of this very training: same start, rows, settings, machine, versions and training code."""
+    what = {
+        "start": stage.hash_of(start),
+        "arguments": arguments,
+        "machine": models.engine_facts(stage.machine) | {"versions": versions(*TRAINERS)},
+        "code": content_hash(Path(__file__)),
+        **more,
+    }
+    told = hashlib.sha256(json.dumps([what, rows], sort_keys=True).encode()).hexdigest()[:16]
+    checkpoints = Checkpoints(stage.scratch / "checkpoints" / f"{stage.label}-{told}", stage.machine.checkpoint)
+    if last := checkpoints.last():
+        stage.say(f"going on from update {last.name.rpartition('-')[2]} of a run that was interrupted")
+    return checkpoints
+
+
+def _ids(rows: Sequence[Example]) -> list[list[list[int]]]:
+    return [[row.prompt, row.completion] for row in rows]
 
 
 def train_sft(
@@ -239,18 +358,34 @@ def train_sft(
     settings: Sft,
     seed: int,
     updates: int | None = None,
+    facts: Mapping[str, Any],
 ) -> None:
-    """Load `start`, fine-tune it on `rows`, publish `target`; `updates` overrides the epochs of `settings`.
+    """Load `start`, fine-tune it on `rows`, publish `target` with `facts`; `updates` overrides the epochs of `settings`.
 
     Raises RowError for rows that cannot be learned from, FloatingPointError when the loss is not a number.
     """
     check_rows(rows, names, stage.params.max_length)
     updates = updates or updates_for(settings, len(rows))
     models.set_up(stage.machine)
+    shared = arguments(settings, updates, seed, stage.machine)
+    checkpoints = _checkpoints(stage, start, shared, _ids(rows))
     model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
     with stage.progress("training", updates) as advance:
-        log = sft(model, tokenizer, rows, arguments(settings, updates, seed, stage.machine), advance)
-    _finish(stage, model, target, log, {"rows": len(rows), "updates": updates, "settings": settings.model_dump()})
+        log = sft(model, tokenizer, rows, _in(checkpoints, shared), advance, names, checkpoints)
+    _finish(stage, model, target, log, {**facts, "rows": len(rows), "updates": updates})
+    checkpoints.clear()
+
+
+def reference_logprobs(
+    stage: Stage, reference: Path, chosen: Sequence[Example], rejected: Sequence[Example], names: Sequence[str]
+) -> tuple[list[float], list[float]]:
+    """log π_ref (nats, summed over the completion) of every chosen and every rejected row. Raises EngineError."""
+    runner = models.runner(stage, reference, max_failed=0.0)
+    with stage.progress("reference", 2 * len(chosen)) as advance:
+        made = runner.score([*chosen, *rejected], [*names, *names], advance)
+    tell(stage, runner)
+    sums = [float(values.astype("f8").sum()) for values in answered(made, made)]
+    return sums[: len(chosen)], sums[len(chosen) :]
 
 
 def train_dpo(
@@ -264,29 +399,48 @@ def train_dpo(
     names: Sequence[str],
     settings: Align,
     seed: int,
+    facts: Mapping[str, Any],
 ) -> None:
-    """Load `start` and `reference`, align on the pairs, publish `target`. Raises as `train_sft` does."""
+    """Load `start`, align it on the pairs against the model in `reference`, publish `target`. Raises as `train_sft` does."""
     for rows in (chosen, rejected):
         check_rows(rows, names, stage.params.max_length)
-    updates = updates_for(settings, len(chosen))
     models.set_up(stage.machine)
-    model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
-    frozen = models.load(reference, stage.machine)
+    log_ref = reference_logprobs(stage, reference, chosen, rejected, names)
+    updates = updates_for(settings, len(chosen))
     shared = arguments(settings, updates, seed, stage.machine)
     if settings.nll_weight and shared["gradient_accumulation_steps"] > 1:
         raise BatchError(
             "align.nll_weight takes a mean over the tokens of a micro-batch, so accumulation would change the loss: "
             "set `micro_batch: null` in machine.yaml, or align.nll_weight to 0"
         )
+    weights = {"beta": settings.beta, "nll_weight": settings.nll_weight, "reference": log_ref}
+    checkpoints = _checkpoints(stage, start, shared, [_ids(chosen), _ids(rejected)], **weights)
+    model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
     with stage.progress("aligning", updates) as advance:
-        log = dpo(model, frozen, tokenizer, chosen, rejected, shared, settings.beta, settings.nll_weight, advance)
+        log = dpo(
+            model,
+            log_ref,
+            tokenizer,
+            chosen,
+            rejected,
+            _in(checkpoints, shared),
+            settings.beta,
+            settings.nll_weight,
+            advance,
+            names,
+            checkpoints,
+        )
     for name in ("logps/chosen", "logps/rejected", "rewards/margins"):
         stage.say(f"{name} {log[0][name]:.3f} → {log[-1][name]:.3f}")
-    _finish(stage, model, target, log, {"pairs": len(chosen), "updates": updates, "settings": settings.model_dump()})
+    _finish(stage, model, target, log, {**facts, "pairs": len(chosen), "updates": updates})
+    checkpoints.clear()
+
+
+def _in(checkpoints: Checkpoints, arguments: dict[str, Any]) -> dict[str, Any]:
+    return arguments | {"output_dir": str(checkpoints.folder)}
 
 
 def _finish(stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
     kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
-    facts |= {"made_by": stage.name, "log": kept} | models.engine_facts(stage.machine)
-    models.save(model, target, facts)
+    models.save(model, target, facts | {"log": kept} | models.engine_facts(stage.machine))
     stage.say(f"{len(log):,} updates, loss {log[0]['loss']:.3f} → {log[-1]['loss']:.3f}")

@@ -1,7 +1,8 @@
 """align_planner: move the planner towards the plans that the grounder can use.
 
 Reads    data/tasks/train.parquet, data/rounds/{round}/pairs.parquet, data/demos/planner.parquet,
-         models/planner/{0,prev}; params.yaml: align, mode, independent, init_from, reference, format, max_length, seed
+         models/planner/{0,prev}; params.yaml: align, mode, independent, cold_start.planner, init_from, reference,
+         format, max_length, seed
 Writes   models/planner/{round}
 Paper    MOAT, section 4.1: DPO, learning rate 4e-7, cosine, batch 4 x 8; the reference is the planner before the update
 Differs  `align.nll_weight` adds an NLL term on the chosen plan (tiny only); `align.loss: sft_chosen` is a control;
@@ -29,7 +30,12 @@ def run(stage: Stage, round: str, prev: str) -> None:
     start = before if params.init_from == "previous" else cold
     reference = before if params.reference == "previous" else cold
     pairs_path = layout.table("pairs", round)
-    stage.header(f"align the planner, round {round}, {params.mode}", [layout.TRAIN_TASKS, pairs_path, start], [target])
+    reads = [layout.TRAIN_TASKS, pairs_path, start]
+    if params.mode == "independent":
+        reads.append(layout.demos("planner"))
+    elif reference != start:
+        reads.append(reference)
+    stage.header(f"align the planner, round {round}, {params.mode}", reads, [target])
     renderer = Renderer(models.load_tokenizer(start), params.format)
     pairs = PAIRS.read(pairs_path)
     kept = pairs.filter(pairs["dropped"].is_null()).join(
@@ -37,10 +43,12 @@ def run(stage: Stage, round: str, prev: str) -> None:
     )
     chosen, rejected, names, counts = planner_pairs(renderer, kept.to_dicts(), params.max_length)
     seed = seed_of(params.seed, "align_planner", round)
+    read = ("align", "mode", "independent", "cold_start.planner", "init_from", "reference", "format", "max_length", "seed")
     if not settings.enabled or not chosen:
         stage.say("align.enabled is false: the planner stays" if chosen else "no pairs: the planner stays")
-        models.copy(start, target)
-        stage.close(Counts(len(pairs), 0, {"not trained on": len(pairs)}))
+        counts = Counts(len(pairs), 0, {"not trained on": len(pairs)})
+        models.copy(start, target, stage.facts(*read, counts=counts))
+        stage.close(counts)
         return
     updates = training.updates_for(settings, len(chosen))
     if params.mode == "independent":
@@ -55,10 +63,19 @@ def run(stage: Stage, round: str, prev: str) -> None:
             seed=seed,
             settings=params.cold_start["planner"].model_copy(update={"learning_rate": params.independent.learning_rate}),
             updates=updates * params.independent.factor,
+            facts=stage.facts(*read, counts=counts),
         )
     elif settings.loss == "sft_chosen":
         training.train_sft(
-            stage, start=start, target=target, rows=chosen, names=names, settings=settings, seed=seed, updates=updates
+            stage,
+            start=start,
+            target=target,
+            rows=chosen,
+            names=names,
+            settings=settings,
+            seed=seed,
+            updates=updates,
+            facts=stage.facts(*read, counts=counts),
         )
     else:
         training.train_dpo(
@@ -71,6 +88,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
             names=names,
             settings=settings,
             seed=seed,
+            facts=stage.facts(*read, counts=counts),
         )
     stage.close(counts)
 

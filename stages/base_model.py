@@ -40,7 +40,7 @@ def embedded(stage: Stage, settings: EmbeddedModel) -> None:
             advance,
         )
     stage.say(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer):,} tokens, loss {loss:.3f}")
-    facts = {"made_by": "base_model", "base_model": settings.model_dump(), "versions": versions("torch", "transformers")}
+    facts = stage.facts("base_model", versions=versions("torch", "transformers", "tokenizers"))
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         models.save(model, layout.BASE_MODEL, facts, tokenizer_from=Path(folder))
@@ -59,6 +59,7 @@ def pretrained(stage: Stage, settings: LocalModel) -> None:
     with publish(layout.BASE_MODEL) as temporary:
         model.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)
+        models.write_card(temporary, stage.facts("base_model", versions=versions("torch", "transformers", "tokenizers")))
 
 
 def run(stage: Stage) -> None:

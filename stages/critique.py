@@ -49,7 +49,7 @@ def run(stage: Stage, round: str) -> None:
             }
         )
     counts = Counts(len(table), len(table))
-    CRITIQUES.write(target, table, {"counts": counts.facts(), "critic": settings.model_dump()})
+    CRITIQUES.write(target, table, stage.facts("critic", counts=counts))
     verdicts = Counter(row["verdict"] for row in table)
     stage.say(", ".join(f"{name} {n:,} ({n / len(table):.0%})" for name, n in verdicts.most_common()))
     stage.close(counts)

@@ -1,7 +1,7 @@
 """ground: the grounder of the round before acts on every candidate, and the actions are executed.
 
 Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev};
-         params.yaml: ground, format, seed
+         params.yaml: ground, format, seed, limits
 Writes   data/rounds/{round}/actions.parquet
 Paper    MOAT, section 4.2: all K sampled sequences are reused
 Differs  greedy unless params say otherwise: the paper does not say, the authors' code uses temperature 0.1
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from moat import acting, layout, models
+from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.actions import ACTIONS
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
@@ -32,7 +33,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     usable = candidates.filter(candidates["dropped"].is_null()).join(
         TASKS.read(layout.TRAIN_TASKS), on="task_id", maintain_order="left"
     )
-    engine = models.open_engine(model, stage.machine)
+    runner = models.runner(stage, model, params.limits.max_failed)
     renderer = Renderer(models.load_tokenizer(model), params.format)
     requests = [
         acting.Request(
@@ -45,7 +46,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
         for row in usable.iter_rows(named=True)
     ]
     with stage.progress("grounding", len(requests)) as advance:
-        acts = acting.act(engine, renderer, requests, params.ground, stage.machine.generate_batch, advance)
+        acts = acting.act(runner, renderer, requests, params.ground, advance)
     table = [
         {
             "task_id": task_id,
@@ -57,11 +58,15 @@ def run(stage: Stage, round: str, prev: str) -> None:
             "message": act.message,
         }
         for (task_id, k), act in zip(usable.select("task_id", "k").iter_rows(), acts, strict=True)
+        if act.finish_reason
     ]
-    counts = Counts(len(candidates), len(table), {"unusable candidate": len(candidates) - len(usable)})
-    ACTIONS.write(target, table, {"counts": counts.facts()} | models.engine_facts(stage.machine))
+    drops = {"unusable candidate": len(candidates) - len(usable), ENGINE_FAILED: len(usable) - len(table)}
+    counts = Counts(len(candidates), len(table), drops)
+    facts = stage.facts("ground", "format", "seed", counts=counts, **models.engine_facts(stage.machine))
+    ACTIONS.write(target, table, facts)
     outcomes = Counter(row["outcome"] for row in table)
     stage.say(", ".join(f"{name} {n:,} ({n / len(table):.0%})" for name, n in outcomes.most_common()))
+    tell(stage, runner)
     stage.close(counts)
 
 

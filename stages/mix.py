@@ -73,7 +73,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     paths = [layout.table(name, round) for name in ("subgoals", "actions", "critiques")]
     demos_path, pool_path = layout.demos("grounder"), layout.table("pool", prev)
     targets = [layout.table("sft", round), layout.table("pool", round)]
-    stage.header(f"the grounder's training set, round {round}", [*paths, demos_path, pool_path], targets)
+    stage.header(f"the grounder's training set, round {round}", [layout.TRAIN_TASKS, *paths, demos_path, pool_path], targets)
     joined = (
         SUBGOALS.read(paths[0])
         .join(ACTIONS.read(paths[1]).drop("finish_reason"), on=["task_id", "k"])
@@ -96,9 +96,9 @@ def run(stage: Stage, round: str, prev: str) -> None:
         len(fresh),
         {"not accepted": len(joined) - len(judged), "equal to another": len(judged) - len(fresh)},
     )
-    facts = {"counts": counts.facts(), "mix": settings.model_dump(), "initial": len(initial)}
-    SFT.write(targets[0], used + initial, facts)
-    SFT.write(targets[1], pool, {"counts": counts.facts()})
+    facts = stage.facts("mix", "data_window", "seed", counts=counts)
+    SFT.write(targets[0], used + initial, facts | {"initial": len(initial)})
+    SFT.write(targets[1], pool, facts)
     stage.say(f"{len(used):,} candidates + {len(initial):,} initial demonstrations = {len(used) + len(initial):,} rows")
     stage.close(counts)
 

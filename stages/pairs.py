@@ -47,9 +47,7 @@ def pair_row(task_id: str, pair: Pair) -> dict[str, Any]:
 
 def candidates_by_task(subgoals: pl.DataFrame, scores: pl.DataFrame, actions: pl.DataFrame) -> dict[str, list[Candidate]]:
     """Join the three tables by (task_id, k); a candidate without score or outcome goes no further."""
-    joined = subgoals.join(scores, on=["task_id", "k"]).join(
-        actions.select("task_id", "k", "outcome"), on=["task_id", "k"], how="left"
-    )
+    joined = subgoals.join(scores, on=["task_id", "k"]).join(actions.select("task_id", "k", "outcome"), on=["task_id", "k"])
     found: dict[str, list[Candidate]] = {}
     for row in joined.sort("task_id", "k").iter_rows(named=True):
         candidate = Candidate(row["k"], row["subgoals"], row["nll"], row["ppl"], row["outcome"] == "reached")
@@ -71,7 +69,7 @@ def run(stage: Stage, round: str) -> None:
         table.append(pair_row(task_id, pair))
     drops = Counter(row["dropped"] for row in table)
     counts = Counts(len(table), drops.pop(None, 0), {str(reason): n for reason, n in drops.items()})
-    PAIRS.write(target, table, {"counts": counts.facts(), "pairs": settings.model_dump()})
+    PAIRS.write(target, table, stage.facts("pairs", "seed", counts=counts))
     if not counts.kept:
         stage.warn("no task gives a pair: the planner will stay as it is")
     stage.close(counts)

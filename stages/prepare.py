@@ -72,6 +72,9 @@ def demo_rows(name: str, drawn: list[Story], role: Role, shares: dict[Any, float
     return rows
 
 
+STYLES = {Role.PLANNER: "planner_styles", Role.GROUNDER: "grounder_styles"}  # the setting that only this role's table reads
+
+
 def gold_fails(row: Row) -> bool:
     """Whether the gold actions miss the gold answer when they are run with the real tools."""
     return outcome(execute(row["gold_actions"], TOOLS[row["domain"]]), row["gold_answer"]) is not Outcome.REACHED
@@ -86,6 +89,16 @@ def decontaminate(train: list[Row], evaluation: list[Row]) -> None:
             f"{len(shared)} questions stand in train and eval, the first as task {shared[0][0]} and {shared[0][1]}: "
             "change `draw` of one source in params.yaml, or take the rows out"
         )
+
+
+def facts(stage: Stage, *without: str) -> dict[str, Any]:
+    """What a table of this stage comes from; without the settings that it does not depend on, so that it stays the same."""
+    told = stage.facts("seed", "prepare.sources")
+    sources = {
+        name: {key: value for key, value in source.items() if key not in without}
+        for name, source in told["params"]["prepare.sources"].items()
+    }
+    return told | {"params": told["params"] | {"prepare.sources": sources}}
 
 
 def run(stage: Stage) -> None:
@@ -116,11 +129,12 @@ def run(stage: Stage) -> None:
         kept.append(good)
     decontaminate(*kept)
     counts = Counts(rows_in, sum(map(len, kept)), dict(drops))
-    TASKS.write(layout.TRAIN_TASKS, kept[0], {"counts": counts.facts()})
-    TASKS.write(layout.EVAL_TASKS, kept[1], {"counts": counts.facts()})
+    TASKS.write(layout.TRAIN_TASKS, kept[0], facts(stage, "n_eval", *STYLES.values()))
+    TASKS.write(layout.EVAL_TASKS, kept[1], facts(stage, "n_train", *STYLES.values()))
     for role, rows in demos.items():
-        DEMOS.write(layout.demos(role), rows, {"role": role})
-    SFT.write(layout.table("pool", "0"), [], {})
+        others = [name for other, name in STYLES.items() if other is not role]
+        DEMOS.write(layout.demos(role), rows, facts(stage, "n_train", "n_eval", *others) | {"role": role})
+    SFT.write(layout.table("pool", "0"), [], {"stage": stage.name})
     stage.close(counts)
 
 

@@ -1,6 +1,6 @@
 """sample: K subgoal sequences per training task from the planner of the round before.
 
-Reads    data/tasks/train.parquet, models/planner/{prev}; params.yaml: sample, format, seed
+Reads    data/tasks/train.parquet, models/planner/{prev}; params.yaml: sample, format, seed, limits
 Writes   data/rounds/{round}/subgoals.parquet
 Paper    MOAT, section 4.1: K = 15 at temperature 1.0; top_p 0.95 and 512 tokens are the authors' code
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moat import layout, models, rows
-from moat.engines.hf import Decoding, FinishReason
+from moat import layout, models
+from moat.engines.base import Decoding, FinishReason
+from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.seeds import seed_of
@@ -32,34 +33,36 @@ def run(stage: Stage, round: str, prev: str) -> None:
     params, target, model = stage.params, layout.table("subgoals", round), layout.model("planner", prev)
     stage.header(f"{params.sample.k} plans per task, round {round}", [layout.TRAIN_TASKS, model], [target])
     tasks = TASKS.read(layout.TRAIN_TASKS)
-    engine = models.open_engine(model, stage.machine)
+    runner = models.runner(stage, model, params.limits.max_failed)
     renderer = Renderer(models.load_tokenizer(model), params.format)
     keys = [(task, k) for task in tasks["task_id"] for k in range(params.sample.k)]
     prompts = [ids for text in tasks["text"] for ids in [renderer.planner_prompt(text)] * params.sample.k]
     seeds = [seed_of(params.seed, "sample", round, task, k) for task, k in keys]
     decoding = Decoding(params.sample.temperature, params.sample.top_p, params.sample.max_new_tokens)
     with stage.progress("sampling", len(keys)) as advance:
-        made = rows.generate(engine, prompts, seeds, decoding, stage.machine.generate_batch, advance)
+        made = runner.generate(prompts, seeds, decoding, advance)
     table = []
     for (task, k), seed, generation in zip(keys, seeds, made, strict=True):
-        text = renderer.decode(generation.ids)
+        text = renderer.decode(generation.ids) if generation else ""
         table.append(
             {
                 "task_id": task,
                 "k": k,
                 "subgoals": text,
-                "finish_reason": generation.finish_reason.value,
-                "n_tokens": len(generation.ids),
-                "logprob": generation.logprob,
+                "finish_reason": generation and generation.finish_reason.value,
+                "n_tokens": len(generation.ids) if generation else 0,
+                "logprob": generation.logprob if generation else 0.0,
                 "seed": seed,
-                "dropped": why_dropped(text, generation.finish_reason),
+                "dropped": why_dropped(text, generation.finish_reason) if generation else ENGINE_FAILED,
             }
         )
     drops = Counter(row["dropped"] for row in table)
     counts = Counts(len(table), drops.pop(None, 0), {str(reason): n for reason, n in drops.items()})
-    SUBGOALS.write(target, table, {"counts": counts.facts()} | models.engine_facts(stage.machine))
+    facts = stage.facts("sample", "format", "seed", counts=counts, **models.engine_facts(stage.machine))
+    SUBGOALS.write(target, table, facts)
     distinct = len({(row["task_id"], row["subgoals"]) for row in table})
     stage.say(f"{distinct:,} distinct ({distinct / max(1, len(table)):.0%})")
+    tell(stage, runner)
     stage.close(counts)
 
 

@@ -1,7 +1,7 @@
 """score: how well the grounder of the round before predicts the gold actions from each candidate.
 
 Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev};
-         params.yaml: score, format, max_length
+         params.yaml: score, format, max_length, limits
 Writes   data/rounds/{round}/scores.parquet
 Paper    MOAT, section 4.1: PPL = exp(-(1/|a|) sum_i log P(a_i | a_<i, x, I, s))
 Differs  |a| is read as the action tokens without the end token (score.include_end); both NLL and PPL are stored
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 
-from moat import layout, models, rows
+from moat import layout, models
 from moat.examples import OVER_LENGTH
 from moat.executor import documentation
+from moat.rows import ENGINE_FAILED, answered, tell
 from moat.schemas.scores import SCORES
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
@@ -34,7 +35,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     usable = candidates.filter(candidates["dropped"].is_null()).join(
         TASKS.read(layout.TRAIN_TASKS), on="task_id", how="inner", maintain_order="left"
     )
-    engine = models.open_engine(model, stage.machine)
+    runner = models.runner(stage, model, params.limits.max_failed)
     renderer = Renderer(models.load_tokenizer(model), params.format)
     keys, examples = [], []
     for row in usable.iter_rows(named=True):
@@ -43,8 +44,9 @@ def run(stage: Stage, round: str, prev: str) -> None:
             keys.append((row["task_id"], row["k"]))
             examples.append(example)
     with stage.progress("scoring", len(examples)) as advance:
-        logprobs = rows.score(engine, examples, [task for task, _ in keys], stage.machine.score_batch, advance)
+        found = runner.score(examples, [task for task, _ in keys], advance)
     include_end = params.score.include_end
+    keys, logprobs = answered(keys, found), answered(found, found)
     nlls = [mean_nll(values, include_end) for values in logprobs]
     table = [
         {
@@ -57,10 +59,13 @@ def run(stage: Stage, round: str, prev: str) -> None:
         for (task, k), nll, values in zip(keys, nlls, logprobs, strict=True)
     ]
     drops = {"unusable candidate": len(candidates) - len(usable), OVER_LENGTH: len(usable) - len(examples)}
+    drops[ENGINE_FAILED] = len(examples) - len(table)
     counts = Counts(len(candidates), len(table), drops)
-    SCORES.write(target, table, {"counts": counts.facts()} | models.engine_facts(stage.machine))
+    facts = stage.facts("score", "format", "max_length", counts=counts, **models.engine_facts(stage.machine))
+    SCORES.write(target, table, facts)
     if table:
         stage.say(f"geometric mean PPL {math.exp(sum(nlls) / len(nlls)):.4f}")
+    tell(stage, runner)
     stage.close(counts)
 
 

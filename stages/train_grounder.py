@@ -27,13 +27,16 @@ def run(stage: Stage, round: str, prev: str) -> None:
     settings: Sft = params.train_grounder
     start = layout.model("grounder", prev if params.init_from == "previous" else "0")
     sft_path = layout.table("sft", round)
-    stage.header(f"tune the grounder, round {round}, {params.mode}", [sft_path, start], [target])
+    reads = [sft_path, start, *([layout.demos("grounder")] if params.mode == "independent" else [])]
+    stage.header(f"tune the grounder, round {round}, {params.mode}", reads, [target])
     renderer = Renderer(models.load_tokenizer(start), params.format)
     rows, names, counts = grounder_examples(renderer, SFT.read(sft_path), params.max_length)
+    read = ("train_grounder", "mode", "independent", "cold_start.grounder", "init_from", "format", "max_length", "seed")
     if not params.train_grounder.enabled or not rows:
         stage.say("train_grounder.enabled is false: the grounder stays" if rows else "no rows: the grounder stays")
-        models.copy(start, target)
-        stage.close(Counts(len(rows), 0, {"not trained on": len(rows)}))
+        counts = Counts(counts.rows_in, 0, {"not trained on": counts.rows_in})
+        models.copy(start, target, stage.facts(*read, counts=counts))
+        stage.close(counts)
         return
     updates = training.updates_for(settings, len(rows))
     seed = seed_of(params.seed, "train_grounder", round)
@@ -43,7 +46,15 @@ def run(stage: Stage, round: str, prev: str) -> None:
         updates *= params.independent.factor
         settings = params.cold_start["grounder"].model_copy(update={"learning_rate": params.independent.learning_rate})
     training.train_sft(
-        stage, start=start, target=target, rows=rows, names=names, settings=settings, seed=seed, updates=updates
+        stage,
+        start=start,
+        target=target,
+        rows=rows,
+        names=names,
+        settings=settings,
+        seed=seed,
+        updates=updates,
+        facts=stage.facts(*read, counts=counts),
     )
     stage.close(counts)
 

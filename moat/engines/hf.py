@@ -7,42 +7,14 @@ Greedy decoding equals `model.generate` token for token (tested).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-
-class FinishReason(StrEnum):
-    """Why a generation ended: by its end token, or because the token limit was reached."""
-
-    STOP = "stop"
-    LENGTH = "length"
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """Generated token ids without the end token, why they ended, and what the model thought of them.
-
-    `logprob` is the sum of the log-probabilities (nats) of all generated tokens, the end token among them, under the model
-    itself: before temperature and nucleus.
-    """
-
-    ids: list[int]
-    finish_reason: FinishReason
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """How to draw tokens. `temperature` 0 is greedy; `top_p` in (0, 1]; `max_new_tokens` counts the end token."""
-
-    temperature: float
-    top_p: float
-    max_new_tokens: int
+from moat.engines.base import Decoding, EngineError, FinishReason, Generation
 
 
 def _left_pad(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,6 +50,16 @@ def choose(logits: torch.Tensor, uniform: torch.Tensor, decoding: Decoding) -> t
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Out of GPU memory is an EngineError: a smaller batch may fit."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise EngineError(f"out of GPU memory: {error}") from error
+
+
 class HFEngine:
     """One model, ready to generate and to score. Rows are the caller's batches: a call is one batch."""
 
@@ -87,6 +69,7 @@ class HFEngine:
         self.end = end
         self.device = next(model.parameters()).device
 
+    @_memory()
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], decoding: Decoding) -> list[Generation]:
         """Continue each prompt until its end token or `max_new_tokens`; one seed a row. Results in the prompts' order."""
@@ -137,6 +120,7 @@ class HFEngine:
             positions = positions[:, -1:] + 1
         return [Generation(*made) for made in zip(produced, reasons, logprobs, strict=True)]
 
+    @_memory()
     @torch.inference_mode()
     def score(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Log-probability (nats, float32) of every completion token given its prompt and the tokens before it.

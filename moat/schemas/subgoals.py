@@ -12,7 +12,7 @@ SUBGOALS = Table(
         Column("task_id", pa.string(), "The task."),
         Column("k", pa.int32(), "Number of the candidate, from 0."),
         Column("subgoals", pa.string(), "The sampled plan, empty when the planner said nothing."),
-        Column("finish_reason", pa.string(), "stop: the planner ended it; length: it ran into max_new_tokens."),
+        Column("finish_reason", pa.string(), "stop, or length: max_new_tokens. Null: the engine failed.", nullable=True),
         Column("n_tokens", pa.int32(), "Generated tokens without the end token."),
         Column(
             "logprob",
@@ -20,6 +20,11 @@ SUBGOALS = Table(
             "Log-probability (nats) of the generated tokens and the end token, at temperature 1.",
         ),
         Column("seed", pa.int64(), "The request's seed: a hash of run seed, round, task_id and k."),
-        Column("dropped", pa.string(), "Why the candidate goes no further (empty, length), or null.", nullable=True),
+        Column(
+            "dropped",
+            pa.string(),
+            "Why it goes no further (empty, length, engine failed), or null.",
+            nullable=True,
+        ),
     ),
 )
