@@ -103,7 +103,7 @@ def runner(stage: Stage, path: Path, max_failed: float) -> Runner:
     machine = stage.machine
     return Runner(
         load=lambda: open_engine(path, machine),
-        identity=engine_facts(machine) | {"model": stage.hash_of(path)},
+        identity=engine_facts(machine) | {"model": stage.hash_of(path, without=CARD)},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,23 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_hashes(path: Path) -> dict[str, str]:
+    """SHA-256 of a file (under the name ""), or of every file of a folder by its name there. Raises FileNotFoundError."""
+    if not path.is_dir():
+        return {"": _digest(path)}
+    return {file.relative_to(path).as_posix(): _digest(file) for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def combined(hashes: Mapping[str, str]) -> str:
+    """One hash of some files' hashes: a lone file's own, else of names and hashes."""
+    if list(hashes) == [""]:
+        return hashes[""]
+    return hashlib.sha256("\n".join(f"{name} {digest}" for name, digest in sorted(hashes.items())).encode()).hexdigest()
+
+
 def content_hash(path: Path) -> str:
     """SHA-256 of a file, or of a folder's file names and contents. Raises FileNotFoundError."""
-    if not path.is_dir():
-        return _digest(path)
-    lines = [f"{file.relative_to(path).as_posix()} {_digest(file)}" for file in sorted(path.rglob("*")) if file.is_file()]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return combined(file_hashes(path))
 
 
 def checkout(root: Path) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Stage:
         self.notes: dict[str, Any] = {}
         self._start, self._started = time.monotonic(), time.strftime("%Y-%m-%d %H:%M:%S")
         self._reads: list[Path] = []
-        self._hashes: dict[Path, str] = {}
+        self._hashes: dict[Path, dict[str, str]] = {}
 
     @property
     def label(self) -> str:
@@ -120,11 +120,11 @@ class Stage:
                 raise FileNotFoundError(f"{path} is missing: run the stage that writes it (`dvc repro`), or `dvc pull`")
         self._reads = reads
 
-    def hash_of(self, path: Path) -> str:
-        """Content hash of an input, computed once."""
+    def hash_of(self, path: Path, without: str | None = None) -> str:
+        """Content hash of an input, leaving out the file `without` of a folder; every file is read once."""
         if path not in self._hashes:
-            self._hashes[path] = provenance.content_hash(path)
-        return self._hashes[path]
+            self._hashes[path] = provenance.file_hashes(path)
+        return provenance.combined({name: digest for name, digest in self._hashes[path].items() if name != without})
 
     def facts(self, *parameters: str, counts: Counts | None = None, **more: Any) -> dict[str, Any]:
         """What an artifact of this stage says of itself: the `parameters` (dotted keys) and inputs it comes from, counts.

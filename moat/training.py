@@ -331,7 +331,7 @@ def _run(
 def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any, **more: Any) -> Checkpoints:
     """The checkpoints of this very training: same start, rows, settings, machine, versions and training code."""
     what = {
-        "start": stage.hash_of(start),
+        "start": stage.hash_of(start, without=models.CARD),
         "arguments": arguments,
         "machine": models.engine_facts(stage.machine) | {"versions": versions(*TRAINERS)},
         "code": content_hash(Path(__file__)),

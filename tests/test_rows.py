@@ -1,12 +1,16 @@
 """Row work in planned batches: moat/rows.py."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moat.engines.hf import Decoding, FinishReason, Generation
-from moat.rows import generate, plan_batches, score
+from moat.engines.base import Decoding, EngineError, FinishReason, Generation
+from moat.journal import Journal
+from moat.rows import Retry, Runner, answered, plan_batches
 from moat.tokens import Example
 
 ROWS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), max_size=40)
@@ -30,6 +34,25 @@ class FakeEngine:
     @property
     def asked(self):
         return [request for batch in self.batches for request in batch]
+
+
+def runner(engine, folder, size=4, identity="model", max_failed=0.0, attempts=2):
+    """A runner over the journal in `folder`."""
+    return Runner(
+        lambda: engine, {"model": identity}, Journal(Path(folder)), size, size, max_failed, Retry(attempts, pause=0.0)
+    )
+
+
+def generate(engine, prompts, seeds, decoding, size, advance):
+    """One run with an empty journal."""
+    with TemporaryDirectory() as folder:
+        return runner(engine, folder, size).generate(prompts, seeds, decoding, advance)
+
+
+def score(engine, examples, tasks, size, advance):
+    """One run with an empty journal."""
+    with TemporaryDirectory() as folder:
+        return runner(engine, folder, size).score(examples, tasks, advance)
 
 
 def answer(prompt, seed):
@@ -162,3 +185,140 @@ def test_one_tasks_candidates_are_scored_together():
     for batch in engine.batches:
         there = {(prompt[0] - 1) // 3 for prompt, _ in batch}
         assert len(batch) == 3 * len(there)
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+SAMPLED = Decoding(1.0, 1.0, 8)
+TEN = [[1 + index % 4, 7 + index] for index in range(10)]
+
+
+def test_what_was_answered_is_not_asked_again(tmp_path):
+    """A second run over the same requests asks nothing, opens no engine, and says the same."""
+    first, second = FakeEngine(), FakeEngine()
+    told = runner(first, tmp_path).generate(TEN, range(10), SAMPLED, lambda n: None)
+    again = runner(second, tmp_path)
+    again.load = lambda: pytest.fail("the engine was opened")
+    assert again.generate(TEN, range(10), SAMPLED, lambda n: None) == told
+    assert (again.tally.requests, again.tally.asked) == (10, 0)
+
+
+def test_scores_come_back_bit_for_bit(tmp_path):
+    """float32 values that have no short decimal form, and an infinity, survive the journal."""
+    values = np.array([-1 / 3, -np.inf, -1e-30, -0.1], dtype=np.float32)
+    engine = FakeEngine()
+    engine.score = lambda prompts, completions: [values] * len(prompts)
+    example = [Example([1], [2, 3, 4, 5])]
+    runner(engine, tmp_path).score(example, ["a"], lambda n: None)
+    (found,) = runner(FakeEngine(), tmp_path).score(example, ["a"], lambda n: None)
+    assert found.dtype == np.float32
+    assert found.tobytes() == values.tobytes()
+
+
+@given(st.integers(0, 9), st.integers(1, 5))
+def test_new_requests_alone_are_asked(old, size):
+    """After `old` of ten requests were answered, ten requests ask the other 10 - old; equal answers for all."""
+    engine = FakeEngine()
+    with TemporaryDirectory() as folder:
+        runner(FakeEngine(), folder, size).generate(TEN[:old], range(old), SAMPLED, lambda n: None)
+        found = runner(engine, folder, size).generate(TEN, range(10), SAMPLED, lambda n: None)
+    assert sorted(seed for _, seed in engine.asked) == list(range(old, 10))
+    assert found == [answer(p, s) for p, s in zip(TEN, range(10), strict=True)]
+
+
+def test_a_run_that_was_cut_off_meets_the_same_batches(tmp_path):
+    """An error in batch 3 of 5: the second run asks batches 3, 4 and 5, each whole and as an undisturbed run would."""
+
+    class Breaks(FakeEngine):
+        def generate(self, prompts, seeds, decoding):
+            if len(self.batches) == 2:
+                raise KeyboardInterrupt
+            return super().generate(prompts, seeds, decoding)
+
+    whole, broken, rest = FakeEngine(), Breaks(), FakeEngine()
+    generate(whole, TEN, range(10), SAMPLED, 2, lambda n: None)
+    with pytest.raises(KeyboardInterrupt):
+        runner(broken, tmp_path, 2).generate(TEN, range(10), SAMPLED, lambda n: None)
+    runner(rest, tmp_path, 2).generate(TEN, range(10), SAMPLED, lambda n: None)
+    assert broken.batches + rest.batches == whole.batches
+
+
+@pytest.mark.trap(17)
+@pytest.mark.parametrize(
+    "change",
+    [{"identity": "another"}, {"prompt": [9, 9]}, {"decoding": Decoding(0.5, 1.0, 8)}, {"seed": 5}],
+    ids=["the model", "the prompt", "the decoding", "the seed"],
+)
+def test_what_determines_an_answer_is_in_its_key(tmp_path, change):
+    """Another model, prompt, decoding or seed is another request."""
+    engine = FakeEngine()
+    runner(FakeEngine(), tmp_path).generate([[1, 2]], [0], SAMPLED, lambda n: None)
+    other = runner(engine, tmp_path, identity=change.get("identity", "model"))
+    other.generate([change.get("prompt", [1, 2])], [change.get("seed", 0)], change.get("decoding", SAMPLED), lambda n: None)
+    assert len(engine.asked) == 1
+
+
+# --- an engine that fails ---------------------------------------------------------------------------------------------
+
+
+class Fragile(FakeEngine):
+    """Fails on batches of more than `most` rows, and whenever the seed `bad` is among them, as often as `times`."""
+
+    def __init__(self, most=99, bad=None, times=99):
+        super().__init__()
+        self.most, self.bad, self.times = most, bad, times
+
+    def generate(self, prompts, seeds, decoding):
+        if len(prompts) > self.most or (self.bad in seeds and self.times > 0):
+            self.times -= self.bad in seeds
+            raise EngineError("out of memory")
+        return super().generate(prompts, seeds, decoding)
+
+
+def test_a_batch_that_is_too_large_is_halved(tmp_path):
+    """8 rows on an engine that takes 3: 2 + 2 + 2 + 2, and no row is lost."""
+    engine = Fragile(most=3)
+    found = runner(engine, tmp_path, size=8).generate(TEN[:8], range(8), SAMPLED, lambda n: None)
+    assert [len(batch) for batch in engine.batches] == [2, 2, 2, 2]
+    assert None not in found
+
+
+def test_a_request_is_tried_again(tmp_path):
+    """One that fails alone at first and then works is answered."""
+    found = runner(Fragile(bad=0, times=1), tmp_path).generate([[1]], [0], SAMPLED, lambda n: None)
+    assert found == [answer([1], 0)]
+
+
+def test_a_request_that_always_fails_is_left_out(tmp_path):
+    """1 of 10 under a limit of 10%: None in its place, everyone else answered; the next run asks it alone again."""
+    run = runner(Fragile(bad=6), tmp_path, max_failed=0.1)
+    found = run.generate(TEN, range(10), SAMPLED, lambda n: None)
+    assert [index for index, made in enumerate(found) if made is None] == [6]
+    assert answered(TEN, found) == [*TEN[:6], *TEN[7:]]
+    assert (run.tally.failed, run.tally.last_failure) == (1, "out of memory")
+    mended = FakeEngine()
+    assert runner(mended, tmp_path).generate(TEN, range(10), SAMPLED, lambda n: None)[6] == answer(TEN[6], 6)
+    assert mended.asked == [(tuple(TEN[6]), 6)]
+
+
+def test_too_many_failures_are_an_error(tmp_path):
+    """1 of 10 over a limit of 9%: the error has the counts, the cause and what to do, and the answers are kept."""
+    with pytest.raises(EngineError, match=r"1 of 10 requests, over max_failed 0\.09; the last: out of memory.* run again"):
+        runner(Fragile(bad=6), tmp_path, max_failed=0.09).generate(TEN, range(10), SAMPLED, lambda n: None)
+    mended = FakeEngine()
+    runner(mended, tmp_path).generate(TEN, range(10), SAMPLED, lambda n: None)
+    assert len(mended.asked) == 1
+
+
+def test_a_fault_of_the_program_is_not_retried(tmp_path):
+    """Only EngineError is tried again; a ValueError passes at once."""
+
+    class Wrong(FakeEngine):
+        def generate(self, prompts, seeds, decoding):
+            self.batches.append([])
+            raise ValueError("a bug")
+
+    engine = Wrong()
+    with pytest.raises(ValueError, match="a bug"):
+        runner(engine, tmp_path).generate(TEN, range(10), SAMPLED, lambda n: None)
+    assert len(engine.batches) == 1
