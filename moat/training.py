@@ -30,6 +30,7 @@ from moat import models
 from moat.machine import Machine
 from moat.params import Align, Sft
 from moat.provenance import content_hash
+from moat.publish import disk_full_at
 from moat.rows import answered, tell
 from moat.stage import Advance, Stage, versions
 from moat.tokens import Example
@@ -323,7 +324,14 @@ def _run(
                 trainer.remove_callback(present)
     trainer.add_callback(_Watch(advance, trainer.rows, checkpoints))
     last = checkpoints.last() if checkpoints else None
-    trainer.train(resume_from_checkpoint=str(last) if last else None)
+    try:
+        with disk_full_at(Path(config.output_dir)):
+            trainer.train(resume_from_checkpoint=str(last) if last else None)
+    except torch.OutOfMemoryError as error:
+        raise BatchError(
+            f"out of GPU memory with {config.per_device_train_batch_size} rows a forward pass: lower micro_batch in "
+            f"machine.yaml (the effective batch stays the same). {error}"
+        ) from error
     log = [entry for entry in trainer.state.log_history if "loss" in entry]
     return [{"update": entry["step"]} | {k: float(v) for k, v in entry.items() if k != "step"} for entry in log]
 

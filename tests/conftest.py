@@ -9,6 +9,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import importlib.util
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -110,3 +113,70 @@ def completion_logprobs():
         return logprobs[np.arange(len(completion)), completion]
 
     return measure
+
+
+# --- a small project, really run ------------------------------------------------------------------------------------
+
+
+def shrink(path: Path) -> None:
+    """Shrink params.yaml to one round over a few dozen tasks."""
+    from moat.params import yaml
+
+    parser = yaml()
+    text = path.read_text(encoding="utf-8")
+    second = '  "2": {prev: "1"}\n'
+    assert second in text
+    params = parser.load(text.replace(second, ""))
+    for source in params["prepare"]["sources"].values():
+        source["n_eval"] = 12
+    params["prepare"]["sources"]["stories"] |= {"n_train": 24, "n_demos": 320}
+    params["base_model"] |= {"pretrain_updates": 30}
+    params["sample"]["k"] = 4
+    params["evaluate"]["samples"] = 2
+    params["align"]["batch_size"] = 4
+    with path.open("w", encoding="utf-8") as file:
+        parser.dump(params, file)
+
+
+class Project:
+    """A copy of the project with its own DVC and its own artifacts, in many small batches."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        for folder in ("moat", "stages", "profiles"):
+            shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
+            shutil.copyfile(ROOT / name, place / name)
+        # many batches and a checkpoint after every update, so that a kill finds some finished and some not
+        (place / "machine.yaml").write_text("generate_batch: 8\nscore_batch: 8\ncheckpoint: 0\n")
+        subprocess.run(["git", "init", "-q"], cwd=place, check=True)
+        self.dvc("init", "-q")
+        shrink(place / "params.yaml")
+
+    def dvc(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "dvc", *arguments],
+            cwd=self.place,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONPATH": str(self.place), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        )
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        return done.stdout + done.stderr
+
+    def ran(self, output: str) -> list[str]:
+        """Names of the stages that a repro ran."""
+        return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
+
+    def table(self, schema, path: str):
+        return schema.read(self.place / path)
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory):
+    """One small run of one round."""
+    made = Project(tmp_path_factory.mktemp("project"))
+    output = made.dvc("repro")
+    assert "evaluate@1" in made.ran(output)
+    return made

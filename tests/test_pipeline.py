@@ -6,16 +6,11 @@ Figures of a run this small mean nothing; the properties of its artifacts are wh
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import polars as pl
 import pytest
 
-from moat.params import load, yaml
+from moat.params import load
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.evals import EVALS
@@ -25,67 +20,8 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 
-ROOT = Path(__file__).resolve().parent.parent
 SECOND_ROUND = '  "2": {prev: "1"}\n'
 pytestmark = pytest.mark.slow
-
-
-def small(path: Path) -> None:
-    """Shrink params.yaml to one round over a few dozen tasks."""
-    parser = yaml()
-    text = path.read_text(encoding="utf-8")
-    assert SECOND_ROUND in text
-    params = parser.load(text.replace(SECOND_ROUND, ""))
-    for source in params["prepare"]["sources"].values():
-        source["n_eval"] = 12
-    params["prepare"]["sources"]["stories"] |= {"n_train": 24, "n_demos": 320}
-    params["base_model"] |= {"pretrain_updates": 30}
-    params["sample"]["k"] = 4
-    params["evaluate"]["samples"] = 2
-    with path.open("w", encoding="utf-8") as file:
-        parser.dump(params, file)
-
-
-class Project:
-    """A copy of the project with its own DVC and its own artifacts."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        for folder in ("moat", "stages", "profiles"):
-            shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
-            shutil.copyfile(ROOT / name, place / name)
-        subprocess.run(["git", "init", "-q"], cwd=place, check=True)
-        self.dvc("init", "-q")
-
-    def dvc(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "dvc", *arguments],
-            cwd=self.place,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"PYTHONPATH": str(self.place), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        )
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        return done.stdout + done.stderr
-
-    def ran(self, output: str) -> list[str]:
-        """Names of the stages that a repro ran."""
-        return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
-
-    def table(self, schema, path: str) -> pl.DataFrame:
-        return schema.read(self.place / path)
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Project:
-    """One small run of one round."""
-    made = Project(tmp_path_factory.mktemp("project"))
-    small(made.place / "params.yaml")
-    output = made.dvc("repro")
-    assert "evaluate@1" in made.ran(output)
-    return made
 
 
 def test_every_stage_left_its_artifact(project):

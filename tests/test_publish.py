@@ -1,6 +1,8 @@
 """Files and folders that appear whole or not at all: moat/publish.py."""
 
 import errno
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -190,3 +192,68 @@ def test_a_device_that_is_full_is_told(target, write):
         temporary.symlink_to("/dev/full")
         write(temporary)
     assert list(target.parent.iterdir()) == []
+
+
+# --- a disk that is really full ---------------------------------------------------------------------------------------
+
+FILL = """
+import sys
+from pathlib import Path
+import numpy as np
+import polars as pl
+from moat.journal import Journal
+from moat.publish import DiskFullError, publish, publish_text
+from moat.schemas.scores import SCORES
+
+place = Path(sys.argv[1])
+publish_text(place / "kept.txt", "kept")
+noise = np.random.default_rng(0)
+rows = [{"task_id": noise.bytes(16).hex(), "k": 0, "nll": noise.random(), "ppl": 1.0, "n_action_tokens": 1} for _ in range(20_000)]
+
+def journal():
+    book = Journal(place / "journal")
+    for number in range(100):
+        book.add({str(number): noise.bytes(8_000).hex()})
+
+def tensors():
+    from safetensors.numpy import save_file
+    with publish(place / "model.safetensors") as temporary:
+        save_file({"w": noise.random(200_000)}, temporary)
+
+def frame():
+    with publish(place / "frame.parquet") as temporary:
+        pl.DataFrame(rows).write_parquet(temporary)
+
+for write in (lambda: SCORES.write(place / "scores.parquet", rows, {}), lambda: publish_text(place / "kept.txt", "x" * 10**6), tensors, frame, journal):
+    try:
+        write()
+    except DiskFullError as error:
+        print("full", error)
+    else:
+        sys.exit("no error")
+print(sorted(path.name for path in place.iterdir()), (place / "kept.txt").read_text(), len(Journal(place / "journal")._answers) > 0)
+"""  # noqa: E501
+
+
+@pytest.mark.trap(60)
+def test_a_full_disk_is_one_error_and_leaves_nothing_torn(tmp_path, root):
+    """On a file system of 256 KiB: a table, a text, a model, a frame and a journal each raise DiskFullError.
+
+    What stood there stays whole, no temporary file is left, and the journal's batches before the full disk are read.
+    """
+    script = 'mount -t tmpfs -o size=256k none "$1" && exec "$2" -c "$3" "$1"'
+    mount = ["unshare", "--map-root-user", "--mount", "sh", "-c", script]
+    if sys.platform != "linux" or subprocess.run([*mount[:3], "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets no user mount a small file system (unshare --map-root-user --mount)")
+    done = subprocess.run(
+        [*mount, "sh", str(tmp_path), sys.executable, FILL],
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *errors, left = done.stdout.splitlines()
+    assert len(errors) == 5
+    assert all("disk full while writing" in line and "free some space" in line for line in errors)
+    assert left == "['journal', 'kept.txt'] kept True"
