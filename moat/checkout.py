@@ -218,7 +218,9 @@ class Checkout:
         stage = self.makers.get(path)
         if stage is None:
             return "write it anew with `dvc repro`"
-        return f"`dvc checkout --force {path}` for the recorded one, or `dvc repro --force --single-item {stage}` for a new one"
+        return (
+            f"`dvc checkout --force {path}` for the recorded one, or `dvc repro --force --single-item {stage}` for a new one"
+        )
 
     # --- findings -----------------------------------------------------------------------------------------------------
 
@@ -230,7 +232,9 @@ class Checkout:
         """A warning about an artifact."""
         return Finding(Level.WARNING, str(path), what, remedy)
 
-    def rows(self, path: Path, bad: pl.DataFrame, what: str, level: Level = Level.FAULT, remedy: str | None = None) -> Findings:
+    def rows(
+        self, path: Path, bad: pl.DataFrame, what: str, level: Level = Level.FAULT, remedy: str | None = None
+    ) -> Findings:
         """One finding for all rows of `bad` (none: no finding), naming the first by the table's key."""
         if not len(bad):
             return
@@ -298,5 +302,7 @@ def _lock(path: Path) -> dict[str, dict[str, Any]]:
         if not all(isinstance(out["path"], str) for entry in stages.values() for out in entry.get("outs", [])):
             raise TypeError("an output without a path")
     except (YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise ParamsError(f"{path} is not a lock file of DVC ({error}): `git checkout -- {path.name}`, or `dvc repro`") from error
+        raise ParamsError(
+            f"{path} is not a lock file of DVC ({error}): `git checkout -- {path.name}`, or `dvc repro`"
+        ) from error
     return dict(stages)

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table as Grid
 from rich.text import Text
 
 from moat.checkout import Absent, Check, Checkout, Finding, Level
@@ -156,8 +157,9 @@ def show(report: Report, out: Console) -> None:
         if result.section != section:
             section = result.section
             out.print(f"[bold]{section}[/]")
-        style = "dim" if result.mark() == "absent" else ""
-        out.print(Padding(Text.from_markup(f"{MARKS[result.mark()]} ").append(result.title, style), (0, 0, 0, 2)))
+        line = Grid.grid(padding=(0, 1, 0, 0))
+        line.add_row(MARKS[result.mark()], Text(result.title, "dim" if result.mark() == "absent" else ""))
+        out.print(Padding(line, (0, 0, 0, 2)))
     for level, colour in ((Level.FAULT, "bold red"), (Level.WARNING, "yellow")):
         for finding in report.found(level):
             out.print()

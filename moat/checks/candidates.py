@@ -40,9 +40,13 @@ def samples(checkout: Checkout, key: str) -> Findings:
     settings = checkout.settings(path)
     seeds = [seed_of(settings.seed, "sample", key, task, k) for task, k in rows.select(KEY).iter_rows()]
     yield from checkout.rows(
-        path, rows.filter(rows["seed"] != pl.Series(seeds, dtype=pl.Int64)), "seed is not the hash of seed, round, task and k"
+        path,
+        rows.filter(rows["seed"] != pl.Series(seeds, dtype=pl.Int64)),
+        "seed is not the hash of seed, round, task and k",
     )
-    yield from checkout.rows(path, rows.filter(~rows["finish_reason"].is_in(ENDED)), "finish_reason is neither stop nor length")
+    yield from checkout.rows(
+        path, rows.filter(~rows["finish_reason"].is_in(ENDED)), "finish_reason is neither stop nor length"
+    )
     yield from checkout.rows(
         path,
         rows.filter((rows["n_tokens"] < 0) | (rows["n_tokens"] > settings.sample.max_new_tokens)),
@@ -71,7 +75,9 @@ def scores_and_acts_join(checkout: Checkout, key: str) -> Findings:
             rows = checkout.table(path)
         except Absent:
             continue
-        yield from checkout.rows(path, rows.join(usable, on=KEY, how="anti"), f"no usable candidate in {name_of('subgoals', key)}")
+        yield from checkout.rows(
+            path, rows.join(usable, on=KEY, how="anti"), f"no usable candidate in {name_of('subgoals', key)}"
+        )
         if name == "critiques":
             acted = checkout.round_table("actions", key)
             yield from checkout.rows(path, rows.join(acted, on=KEY, how="anti"), "a verdict on actions that are not there")
@@ -97,7 +103,9 @@ def perplexities(checkout: Checkout, key: str) -> Findings:
         and not (math.isnan(nll) and math.isnan(ppl))
         for nll, ppl in rows.select("nll", "ppl").iter_rows()
     ]
-    yield from checkout.rows(path, rows.filter(pl.Series(wrong, dtype=pl.Boolean)), "ppl is not exp(nll), or nll is negative")
+    yield from checkout.rows(
+        path, rows.filter(pl.Series(wrong, dtype=pl.Boolean)), "ppl is not exp(nll), or nll is negative"
+    )
     yield from checkout.rows(path, rows.filter(rows["n_action_tokens"] < 1), "the mean is over no action token")
     uneven = rows.filter(pl.col("n_action_tokens").n_unique().over("task_id") > 1)
     yield from checkout.rows(path, uneven, "n_action_tokens differs among the candidates of one task")
@@ -111,9 +119,15 @@ def outcomes(checkout: Checkout, key: str) -> Findings:
     other = []
     for row in rows.select("actions", "domain", "gold_answer", "outcome", "answer").iter_rows(named=True):
         execution = checkout.execution(row["actions"], row["domain"])
-        other.append(execution is None or (came(execution, row["gold_answer"]), execution.answer) != (row["outcome"], row["answer"]))
-    yield from checkout.rows(path, rows.filter(pl.Series(other, dtype=pl.Boolean)), "outcome or answer is not what the actions come to")
-    yield from checkout.rows(path, rows.filter(~rows["finish_reason"].is_in(ENDED)), "finish_reason is neither stop nor length")
+        other.append(
+            execution is None or (came(execution, row["gold_answer"]), execution.answer) != (row["outcome"], row["answer"])
+        )
+    yield from checkout.rows(
+        path, rows.filter(pl.Series(other, dtype=pl.Boolean)), "outcome or answer is not what the actions come to"
+    )
+    yield from checkout.rows(
+        path, rows.filter(~rows["finish_reason"].is_in(ENDED)), "finish_reason is neither stop nor length"
+    )
 
 
 def came(execution: Execution, gold_answer: str) -> str:

@@ -37,7 +37,9 @@ def outcomes(checkout: Checkout) -> Findings:
             other.append(execution is None or (came(execution, row["gold_answer"]), execution.answer) != found)
         wrong = known.filter(pl.Series(other, dtype=pl.Boolean))
         yield from checkout.rows(path, wrong, "outcome or answer is not what the actions come to")
-        yield from checkout.rows(path, rows.filter(rows["success"] != (rows["outcome"] == "reached")), "success is not `reached`")
+        yield from checkout.rows(
+            path, rows.filter(rows["success"] != (rows["outcome"] == "reached")), "success is not `reached`"
+        )
 
 
 def samples(checkout: Checkout) -> Findings:
@@ -60,7 +62,9 @@ def controls(checkout: Checkout) -> Findings:
             sources.get(other) != source or ((task == other) != (source in alone))
             for task, other, source in rows.select("task_id", "control_task_id", "source").iter_rows()
         ]
-        yield from checkout.rows(path, rows.filter(pl.Series(wrong, dtype=pl.Boolean)), "not the plan of another task of the source")
+        yield from checkout.rows(
+            path, rows.filter(pl.Series(wrong, dtype=pl.Boolean)), "not the plan of another task of the source"
+        )
         yield from checkout.rows(path, rows.filter(rows["control_task_id"].is_duplicated()), "a plan is given to two tasks")
 
 

@@ -28,7 +28,9 @@ def length(renderer: Renderer, role: Role, row: dict[str, str], answer: str) -> 
     return len(renderer.grounder_example(row["text"], documentation(row["domain"]), row["subgoals"], row[answer]))
 
 
-def fitting(checkout: Checkout, path: Path, role: Role, rows: pl.DataFrame, answers: Iterable[str], model: Path) -> pl.Series:
+def fitting(
+    checkout: Checkout, path: Path, role: Role, rows: pl.DataFrame, answers: Iterable[str], model: Path
+) -> pl.Series:
     """Which rows a model's training takes: those of at most max_length tokens, whichever of `answers` completes them."""
     renderer, limit = checkout.renderer(path), checkout.settings(model).max_length
     fits = [
@@ -51,14 +53,18 @@ def scored(checkout: Checkout, key: str) -> Findings:
     }
     wrong = [tokens.get(task) != n for task, n in rows.select("task_id", "n_action_tokens").iter_rows()]
     yield from checkout.rows(
-        path, rows.filter(pl.Series(wrong, dtype=pl.Boolean)), "n_action_tokens is not the number of the gold actions' tokens"
+        path,
+        rows.filter(pl.Series(wrong, dtype=pl.Boolean)),
+        "n_action_tokens is not the number of the gold actions' tokens",
     )
     fits = fitting(checkout, path, Role.GROUNDER, usable, ["gold_actions"], path)
     over = rows.join(usable.filter(~fits), on=KEY, how="semi")
     yield from checkout.rows(path, over, f"scored, though longer than max_length ({settings.max_length})")
     counted = checkout.facts(path).get("counts", {}).get("dropped", {}).get(OVER_LENGTH, 0)
     if counted != int((~fits).sum()):
-        yield checkout.fault(path, f"{int((~fits).sum())} candidates are longer than max_length, {counted} were counted as such")
+        yield checkout.fault(
+            path, f"{int((~fits).sum())} candidates are longer than max_length, {counted} were counted as such"
+        )
 
 
 def trained(checkout: Checkout) -> Findings:
@@ -138,9 +144,8 @@ def over_length(checkout: Checkout, path: Path, rows: pl.DataFrame, model: Path)
 
 
 def card(checkout: Checkout, model: Path, stage: str, named: str, n: int, steps: int | None) -> Findings:
-    """moat.json against what was there to train on; `steps` None: worked out from the settings in moat.json."""
+    """moat.json against what was there to train on; `steps` None: those of the cold start."""
     facts = checkout.facts(model)
-    settings = facts.get("settings", {})
     for name, due in (("made_by", stage), (named, n), ("updates", steps)):
         if name == "updates" and steps is None:
             due = updates(n, checkout.settings(model).cold_start[model.parent.name])

@@ -31,7 +31,9 @@ def agrees(checkout: Checkout) -> Findings:
             else:
                 continue
             yield checkout.fault(
-                path, what, f"`dvc checkout --force {path}` for the recorded one, or `dvc commit {name}` if this one is right"
+                path,
+                what,
+                f"`dvc checkout --force {path}` for the recorded one, or `dvc commit {name}` if this one is right",
             )
 
 

@@ -92,7 +92,9 @@ def weights(checkout: Checkout) -> Findings:
                 for tensor, shape, values in tensors(file):
                     shapes[path][tensor] = shape
                     if not values_finite(values):
-                        yield checkout.fault(path, f"{name}: tensor {tensor} has values that are no numbers (NaN or infinite)")
+                        yield checkout.fault(
+                            path, f"{name}: tensor {tensor} has values that are no numbers (NaN or infinite)"
+                        )
             except TornError as error:
                 yield checkout.fault(path, f"{name} is torn: {error}")
                 shapes.pop(path, None)
@@ -101,7 +103,9 @@ def weights(checkout: Checkout) -> Findings:
     for path, own in shapes.items():
         if base is not None and own != base:
             names = sorted(name for name in {*own, *base} if own.get(name) != base.get(name))
-            yield checkout.fault(path, f"{len(names)} tensors are not of {layout.BASE_MODEL}'s names and shapes, the first {names[0]}")
+            yield checkout.fault(
+                path, f"{len(names)} tensors are not of {layout.BASE_MODEL}'s names and shapes, the first {names[0]}"
+            )
 
 
 def tensors(path: Path) -> Iterator[tuple[str, list[int], np.ndarray[Any, Any]]]:
@@ -117,7 +121,9 @@ def tensors(path: Path) -> Iterator[tuple[str, list[int], np.ndarray[Any, Any]]]
             raise TornError("the header is cut")
         try:
             header = json.loads(file.read(length))
-            entries = sorted((e["data_offsets"], n, e["dtype"], e["shape"]) for n, e in header.items() if n != "__metadata__")
+            entries = sorted(
+                (e["data_offsets"], n, e["dtype"], e["shape"]) for n, e in header.items() if n != "__metadata__"
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TornError("the header is no list of tensors") from error
     data = 8 + length

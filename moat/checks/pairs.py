@@ -76,7 +76,9 @@ def one_per_task(checkout: Checkout, key: str) -> Findings:
         none = rows.select(pl.all_horizontal(pl.col(name).is_null() for name in columns)).to_series()
         yield from checkout.rows(path, rows.filter(due & ~full), f"the pair has no {side} candidate")
         yield from checkout.rows(path, rows.filter(~due & ~none), f"a task without a pair has a {side} candidate")
-    yield from checkout.rows(path, rows.filter(rows["chosen_k"] == rows["rejected_k"]), "chosen and rejected are one candidate")
+    yield from checkout.rows(
+        path, rows.filter(rows["chosen_k"] == rows["rejected_k"]), "chosen and rejected are one candidate"
+    )
 
 
 @each_round
@@ -112,7 +114,9 @@ def extremes(checkout: Checkout, key: str) -> Findings:
         "random": "chosen and rejected are not two of the task's distinct candidates",
     }
     yield from checkout.rows(path, rows.filter(pl.Series(wrong, dtype=pl.Boolean)), what[settings.select])
-    yield from checkout.rows(path, rows.filter(pl.Series(miscounted, dtype=pl.Boolean)), "n_candidates or n_distinct is wrong")
+    yield from checkout.rows(
+        path, rows.filter(pl.Series(miscounted, dtype=pl.Boolean)), "n_candidates or n_distinct is wrong"
+    )
 
 
 @each_round
@@ -123,5 +127,9 @@ def gap(checkout: Checkout, key: str) -> Findings:
     if settings.score == "executed" or settings.select == "random":
         return
     wide = rows[f"rejected_{settings.score}"] - rows[f"chosen_{settings.score}"] >= settings.min_gap
-    yield from checkout.rows(path, rows.filter(rows["dropped"].is_null() & ~wide), f"a kept pair is below min_gap ({settings.min_gap})")
-    yield from checkout.rows(path, rows.filter((rows["dropped"] == GAP) & wide), f"a pair of min_gap ({settings.min_gap}) was dropped")
+    yield from checkout.rows(
+        path, rows.filter(rows["dropped"].is_null() & ~wide), f"a kept pair is below min_gap ({settings.min_gap})"
+    )
+    yield from checkout.rows(
+        path, rows.filter((rows["dropped"] == GAP) & wide), f"a pair of min_gap ({settings.min_gap}) was dropped"
+    )

@@ -123,9 +123,7 @@ def parents_there(checkout: Checkout) -> Findings:
 
 def made_from_these(checkout: Checkout) -> Findings:
     """Every artifact was made from the tables and models that are here"""
-    recorded = {
-        Path(out["path"]): out.get("md5") for stage in checkout.stages.values() for out in stage.get("outs", [])
-    }
+    recorded = {Path(out["path"]): out.get("md5") for stage in checkout.stages.values() for out in stage.get("outs", [])}
     for name, stage in checkout.stages.items():
         for path, md5 in data_deps(stage).items():
             if path in recorded and recorded[path] != md5:
@@ -195,7 +193,9 @@ def one_engine(checkout: Checkout) -> Findings:
             words = [f"{name} {other[name]} (the others: {usual[name]})" for name in ENGINE if other[name] != usual[name]]
             yield checkout.warning(
                 paths[0],
-                f"made with {', '.join(words)}; so were {len(paths) - 1} more" if len(paths) > 1 else f"made with {words[0]}",
+                f"made with {', '.join(words)}; so were {len(paths) - 1} more"
+                if len(paths) > 1
+                else f"made with {words[0]}",
                 "figures of different engines are not comparable to the last digit: `dvc repro --force` on one machine",
             )
 

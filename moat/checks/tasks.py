@@ -38,7 +38,9 @@ def gold(checkout: Checkout) -> Findings:
     for path in SPLITS:
         rows = checkout.table(path)
         yield from checkout.rows(
-            path, rows.filter(~reach(checkout, rows, "gold_actions", "domain", "gold_answer")), "gold actions miss the gold answer"
+            path,
+            rows.filter(~reach(checkout, rows, "gold_actions", "domain", "gold_answer")),
+            "gold actions miss the gold answer",
         )
 
 
@@ -74,7 +76,10 @@ def decontaminated(checkout: Checkout) -> Findings:
         rows = checkout.table(path)
         shared = rows.filter(pl.Series([normalised(text) in asked for text in rows["text"]], dtype=pl.Boolean))
         yield from checkout.rows(
-            path, shared, f"the question stands in {layout.EVAL_TASKS} too", remedy="change `draw` of a source, then `dvc repro`"
+            path,
+            shared,
+            f"the question stands in {layout.EVAL_TASKS} too",
+            remedy="change `draw` of a source, then `dvc repro`",
         )
 
 

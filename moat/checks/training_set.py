@@ -29,7 +29,9 @@ def verdicts(checkout: Checkout, key: str) -> Findings:
         yield from checkout.rows(path, rows.filter(~accepted & finished), "not accepted, though critic.kind is none")
     if critic.kind == "executor":
         yield from checkout.rows(path, rows.filter(accepted & ~reached), "accepted, though the actions miss the gold answer")
-        yield from checkout.rows(path, rows.filter(~accepted & finished & reached), "not accepted, though the gold answer was reached")
+        yield from checkout.rows(
+            path, rows.filter(~accepted & finished & reached), "not accepted, though the gold answer was reached"
+        )
         if critic.on_failure == "drop":
             yield from checkout.rows(path, rows.filter(verdict == "correct"), "corrected, though critic.on_failure is drop")
 
@@ -39,7 +41,9 @@ def corrections(checkout: Checkout, key: str) -> Findings:
     """Corrected actions stand with the verdict correct alone, and reach the gold answer"""
     path, rows = layout.table("critiques", key), checkout.round_table("critiques", key)
     wrong = (rows["verdict"] == "correct") != rows["corrected_actions"].is_not_null()
-    yield from checkout.rows(path, rows.filter(wrong), "corrected actions without the verdict correct, or the other way round")
+    yield from checkout.rows(
+        path, rows.filter(wrong), "corrected actions without the verdict correct, or the other way round"
+    )
     given = joined(checkout, rows.filter(rows["corrected_actions"].is_not_null()))
     missing = given.filter(~reach(checkout, given, "corrected_actions", "domain", "gold_answer"))
     yield from checkout.rows(path, missing, "corrected actions miss the gold answer")
@@ -97,14 +101,23 @@ def initial(checkout: Checkout, key: str) -> Findings:
     yield from checkout.rows(path, other, f"an initial row is not as in {layout.demos('grounder')}")
     yield from checkout.rows(path, drawn.filter(drawn["round"] != 0), "an initial row is of a round")
     shape = pl.Series([f"initial/{key}/{demo}/" for demo in drawn["demo_id"].fill_null("")], dtype=pl.String)
-    odd = [not (row.startswith(begin) and row[len(begin) :].isdigit()) for row, begin in zip(drawn["row_id"], shape, strict=True)]
-    yield from checkout.rows(path, drawn.filter(pl.Series(odd, dtype=pl.Boolean)), "row_id is not initial/round/demo_id/number")
-    times = demos.select("demo_id", "source").join(
-        drawn.group_by("demo_id").len("times"), on="demo_id", how="left"
-    ).with_columns(pl.col("times").fill_null(0))
+    odd = [
+        not (row.startswith(begin) and row[len(begin) :].isdigit())
+        for row, begin in zip(drawn["row_id"], shape, strict=True)
+    ]
+    yield from checkout.rows(
+        path, drawn.filter(pl.Series(odd, dtype=pl.Boolean)), "row_id is not initial/round/demo_id/number"
+    )
+    times = (
+        demos.select("demo_id", "source")
+        .join(drawn.group_by("demo_id").len("times"), on="demo_id", how="left")
+        .with_columns(pl.col("times").fill_null(0))
+    )
     spread = times.with_columns(least=pl.col("times").min().over("source"))
     again = spread.filter(pl.col("times") > pl.col("least") + 1)
-    yield from checkout.rows(path, drawn.join(again, on="demo_id", how="semi"), "drawn again before every other one was drawn")
+    yield from checkout.rows(
+        path, drawn.join(again, on="demo_id", how="semi"), "drawn again before every other one was drawn"
+    )
 
 
 @each_round
