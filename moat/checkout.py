@@ -279,7 +279,11 @@ class Checkout:
 
 
 def put(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of nested dictionaries."""
+    """Set a dotted key of nested dictionaries; a dictionary's own keys are set one by one, and others stay."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            put(raw, f"{key}.{name}", inner)
+        return
     *above, last = key.split(".")
     for name in above:
         raw = raw.setdefault(name, {})

@@ -52,9 +52,10 @@ def faults(*more: type[Exception]) -> Iterator[None]:
     from moat.params import ParamsError
     from moat.status import StatusError
 
+    expected: tuple[type[Exception], ...] = (OSError, ParamsError, StatusError, *more)
     try:
         yield
-    except (OSError, ParamsError, StatusError, *more) as error:
+    except expected as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error[/] {escape(str(error))}")
         raise typer.Exit(1) from error
 

@@ -7,7 +7,7 @@ Reads tables and the models' moat.json; no model is loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -99,7 +99,7 @@ class Tracer:
             key = Key(demo_id=parent, row_id=text, round=round_)
             if head != "initial" and number.isdigit():
                 key = Key(task_id=parent, k=int(number), row_id=text, round=round_)
-            if round_key not in (None, round_) and self.params.data_window == "round":
+            if round_key not in (None, round_):
                 raise TraceError(f"{text} is a row of round {round_}: leave --round out")
             if any(self.of(SFT, layout.table("sft", name), row_id=text) for name in self.rounds):
                 return key
@@ -140,12 +140,11 @@ class Tracer:
         """A task's candidates of one round, its pair, their verdicts, and what they trained."""
         assert key.task_id is not None
         has = [name for name in self.rounds if self.of(SUBGOALS, layout.table("subgoals", name), task_id=key.task_id)]
-        round_ = key.round or (has[-1] if has else None)
-        if round_ is None or round_ not in has:
-            where = f"rounds {', '.join(has)} have some" if has else "no round has sampled plans yet: `dvc repro`"
-            raise TraceError(
-                f"round {round_} has no candidate of task {key.task_id}: {where}".replace("round None has", "there is")
-            )
+        if not has:
+            raise TraceError(f"task {key.task_id} has no candidate yet: `dvc repro` samples plans for it")
+        round_ = key.round or has[-1]
+        if round_ not in has:
+            raise TraceError(f"round {round_} has no candidate of task {key.task_id}: only {', '.join(has)} have")
         candidates = self.candidates(key.task_id, round_)
         numbers = [candidate["k"] for candidate in candidates]
         if key.k is not None and key.k not in numbers:
@@ -282,7 +281,7 @@ def _line(out: Console, markup: str) -> None:
     out.print(Padding(markup, (0, 0, 0, 2)))
 
 
-def _fields(out: Console, fields: dict[str, str | None]) -> None:
+def _fields(out: Console, fields: Mapping[str, str | None]) -> None:
     grid = Grid.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

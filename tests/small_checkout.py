@@ -1,8 +1,8 @@
 """A checkout of a few tasks and two rounds, made in a second: what no model is needed for, by the real stages.
 
-`prepare`, `pairs`, `critique` and `mix` are the stages themselves. Plans, scores, actions and evaluations are made up here as
-sampling, scoring and acting could have given them (right, wrong, torn, empty and cut ones), the models are untrained, and
-their moat.json says what training on these tables says.
+`prepare`, `pairs`, `critique` and `mix` are the stages themselves. Plans, scores, actions and evaluations are made up here
+as sampling, scoring and acting could have given them (right, wrong, torn, empty and cut ones), the models are untrained,
+and their moat.json says what training on these tables says.
 """
 
 import contextlib
@@ -126,7 +126,11 @@ class Builder:
         nll = round(self.random.uniform(0.01, 0.05 if close else 1.2), 2)
         tokens = len(self.renderer.completion(task["gold_actions"])) - (not self.params.score.include_end)
         score = name | {"nll": nll, "ppl": math.exp(nll), "n_action_tokens": tokens}
-        text = task["gold_actions"] if right else self.random.choice(["R1 = Calculator(1 + 1)", "R1 = Calculator(", ""])
+        text = (
+            task["gold_actions"]
+            if right
+            else self.random.choice(["R1 = Calculator(1 + 1)", "R1 = Calculator(", "R1 = Find(1)"])
+        )
         done = execute(text, TOOLS[task["domain"]])
         act = name | {"actions": text, "finish_reason": self.random.choice(["stop"] * 4 + ["length"])}
         came = outcome(done, task["gold_answer"]).value

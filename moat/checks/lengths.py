@@ -84,8 +84,9 @@ def cold_start(checkout: Checkout, role: Role) -> Findings:
     """Round 0: the role's demonstrations."""
     model, path = layout.model(role, "0"), layout.demos(role)
     rows = checkout.table(path)
-    fits = fitting(checkout, path, role, rows, ["subgoals" if role is Role.PLANNER else "actions"], model)
-    yield from over_length(checkout, path, rows.filter(~fits), model)
+    answer = "subgoals" if role is Role.PLANNER else "actions"
+    fits = fitting(checkout, path, role, rows, [answer], model)
+    yield from left_out(checkout, path, rows.filter(~fits), [answer], model)
     yield from card(checkout, model, "cold_start", "rows", int(fits.sum()), None)
 
 
@@ -97,7 +98,7 @@ def aligned(checkout: Checkout, key: str) -> Findings:
         checkout.table(layout.TRAIN_TASKS).select("task_id", "text"), on="task_id", maintain_order="left"
     )
     fits = fitting(checkout, path, Role.PLANNER, kept, ["chosen", "rejected"], model)
-    yield from over_length(checkout, path, kept.filter(~fits), model)
+    yield from left_out(checkout, path, kept.filter(~fits), ["chosen", "rejected"], model)
     n = int(fits.sum())
     if not settings.align.enabled or not n:
         yield from unchanged(checkout, model, key)
@@ -113,7 +114,7 @@ def tuned(checkout: Checkout, key: str) -> Findings:
     model, path = layout.model("grounder", key), layout.table("sft", key)
     rows, settings = checkout.table(path), checkout.settings(layout.model("grounder", key))
     fits = fitting(checkout, path, Role.GROUNDER, rows, ["actions"], model)
-    yield from over_length(checkout, path, rows.filter(~fits), model)
+    yield from left_out(checkout, path, rows.filter(~fits), ["actions"], model)
     n = int(fits.sum())
     if not settings.train_grounder.enabled or not n:
         yield from unchanged(checkout, model, key)
@@ -136,11 +137,13 @@ def independent(checkout: Checkout, model: Path, stage: str, role: Role, joint: 
     yield from card(checkout, model, stage, "rows", n, joint * settings.independent.factor)
 
 
-def over_length(checkout: Checkout, path: Path, rows: pl.DataFrame, model: Path) -> Findings:
-    """Rows that training had to leave out."""
+def left_out(checkout: Checkout, path: Path, rows: pl.DataFrame, answers: list[str], model: Path) -> Findings:
+    """Rows that a model's training cannot take: `answers` names the columns that hold what is to be answered."""
     limit = checkout.settings(model).max_length
-    remedy = f"training left them out; raise max_length (now {limit}) if they matter"
-    yield from checkout.rows(path, rows, f"longer than max_length ({limit})", Level.WARNING, remedy)
+    blank = pl.Series([not all(text.strip() for text in row) for row in rows.select(answers).iter_rows()], dtype=pl.Boolean)
+    yield from checkout.rows(path, rows.filter(blank), "an empty answer, from which nothing can be learned", Level.WARNING)
+    remedy = f"training leaves them out; raise max_length (now {limit}) if they matter"
+    yield from checkout.rows(path, rows.filter(~blank), f"longer than max_length ({limit})", Level.WARNING, remedy)
 
 
 def card(checkout: Checkout, model: Path, stage: str, named: str, n: int, steps: int | None) -> Findings:
@@ -148,7 +151,7 @@ def card(checkout: Checkout, model: Path, stage: str, named: str, n: int, steps:
     facts = checkout.facts(model)
     for name, due in (("made_by", stage), (named, n), ("updates", steps)):
         if name == "updates" and steps is None:
-            due = updates(n, checkout.settings(model).cold_start[model.parent.name])
+            due = updates(n, checkout.settings(model).cold_start[Role(model.parent.name).value])
         if facts.get(name) != due:
             yield checkout.fault(model, f"moat.json says {name}: {facts.get(name)}, the tables and parameters say {due}")
 

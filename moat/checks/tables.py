@@ -186,16 +186,15 @@ def one_engine(checkout: Checkout) -> Findings:
             continue
         if "engine" in facts:
             made.setdefault(json.dumps({name: facts.get(name) for name in ENGINE}, sort_keys=True), []).append(path)
-    most = max(made, key=lambda facts: len(made[facts]), default="")
-    for facts, paths in made.items():
-        if facts != most:
-            other, usual = json.loads(facts), json.loads(most)
+    most = max(made, key=lambda said: len(made[said]), default="")
+    for said, paths in made.items():
+        if said != most:
+            other, usual = json.loads(said), json.loads(most)
             words = [f"{name} {other[name]} (the others: {usual[name]})" for name in ENGINE if other[name] != usual[name]]
+            more = f"; so were {len(paths) - 1} more" if len(paths) > 1 else ""
             yield checkout.warning(
                 paths[0],
-                f"made with {', '.join(words)}; so were {len(paths) - 1} more"
-                if len(paths) > 1
-                else f"made with {words[0]}",
+                f"made with {', '.join(words)}{more}",
                 "figures of different engines are not comparable to the last digit: `dvc repro --force` on one machine",
             )
 

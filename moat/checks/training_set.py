@@ -26,7 +26,8 @@ def verdicts(checkout: Checkout, key: str) -> Findings:
     accepted = verdict == "accept"
     yield from checkout.rows(path, rows.filter(accepted & ~finished), "accepted, though the actions were cut")
     if critic.kind == "none":
-        yield from checkout.rows(path, rows.filter(~accepted & finished), "not accepted, though critic.kind is none")
+        said = pl.Series([bool(text.strip()) for text in rows["actions"]], dtype=pl.Boolean)
+        yield from checkout.rows(path, rows.filter(~accepted & finished & said), "not accepted, though critic.kind is none")
     if critic.kind == "executor":
         yield from checkout.rows(path, rows.filter(accepted & ~reached), "accepted, though the actions miss the gold answer")
         yield from checkout.rows(
