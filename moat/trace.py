@@ -120,7 +120,7 @@ class Tracer:
         pool = [row for some in rows for row in some] if text.count("/") > 1 else known
         near = [name for name in pool if name.startswith(text)][:SHOWN] or get_close_matches(text, pool, SHOWN, 0.7)
         some = [*(one[0] for one in (self.tasks["task_id"].to_list(), *rows) if one)][:SHOWN]
-        said = f"did you mean {' or '.join(near)}?" if near else f"For example {' or '.join(some)}" if some else ""
+        said = f"Did you mean {' or '.join(near)}?" if near else f"For example {' or '.join(some)}" if some else ""
         return TraceError(f"nothing is known of {text!r}: a key is {KINDS}. {said}".strip())
 
     def sets(self) -> Iterator[Path]:
@@ -294,8 +294,8 @@ def _fields(out: Console, fields: Mapping[str, str | None]) -> None:
 def _show_demonstration(story: Row, out: Console) -> None:
     demo = story["demonstration"]
     out.print(f"[bold]Demonstration[/] {demo['demo_id']}  [dim]of the {story['role']}, {escape(demo['source'])}[/]")
-    _fields(out, {"task": demo["task_id"], "question": demo["text"], "style": demo["style"]})
-    _fields(out, {"plan": demo["subgoals"], "actions": demo["actions"]})
+    names = {"task": "task_id", "question": "text", "style": "style", "plan": "subgoals", "actions": "actions"}
+    _fields(out, {name: demo[column] for name, column in names.items()})
 
 
 def _show_task(story: Row, out: Console) -> None:

@@ -133,16 +133,16 @@ def test_under_all_rounds_data_a_row_trained_later_grounders_too(make_checkout, 
 
 def test_an_unknown_key_gets_near_ones(place):
     task = kept_task(place)
-    with pytest.raises(TraceError, match=f"nothing is known of .*a key is a task_id.*did you mean {task}"):
+    with pytest.raises(TraceError, match=f"nothing is known of .*a key is a task_id.*Did you mean {task}"):
         trace(place, task[:-1] + "z")
     row = rows(place, "sft")["row_id"][0]
-    with pytest.raises(TraceError, match=f"did you mean {row}"):
+    with pytest.raises(TraceError, match=f"Did you mean {row}"):
         trace(place, row + "7")
 
 
 @pytest.mark.parametrize("key", ["", "nonsense", "a/b/c/d", "accepted/1/x/y", "initial/1/x/0", "0/0", "///"])
 def test_nonsense_gets_the_form_of_a_key_and_examples(place, key):
-    with pytest.raises(TraceError, match=r"a key is a task_id, task_id/k, a demo_id, or a row_id.*For example|did you mean"):
+    with pytest.raises(TraceError, match=r"a key is a task_id, task_id/k, a demo_id, or a row_id.*For example|Did you mean"):
         trace(place, key)
 
 
