@@ -57,6 +57,12 @@ def question_of_training(frame):
     return cell("text", f"  {demo.upper()}")(frame)
 
 
+def demonstrated_otherwise(frame):
+    """The demonstration of a training task shows other actions than that task's gold ones."""
+    tasks = pl.read_parquet("data/tasks/train.parquet")["task_id"]
+    return cell("actions", "R1 = Calculator(0)", pl.col("task_id").is_in(tasks.to_list()))(frame)
+
+
 def counts(name, by):
     """Miscount."""
 
@@ -142,4 +148,19 @@ TABLES = (
     Damage("success", "data/evals/1.parquet", cell("success", lambda success: not success), "success is not"),
     Damage("evaluated gold", "data/evals/1.parquet", cell("gold_answer", "-1"), "not as in data/tasks/eval.parquet"),
     Damage("control", "data/evals/1.parquet", cell("control_task_id", "x"), "not the plan of another task"),
+    Damage("demonstrated actions", "data/demos/grounder.parquet", demonstrated_otherwise, "not as its task in"),
+    Damage("no log-probability", f"{R1}/subgoals.parquet", cell("logprob", 0.5), "logprob is no log-probability"),
+    Damage("too many tokens", f"{R1}/subgoals.parquet", cell("n_tokens", 10_000), "n_tokens is not in 0 to max_new_tokens"),
+    Damage("finish reason", f"{R1}/actions.parquet", cell("finish_reason", "eos"), "neither stop nor length"),
+    Damage("no score", f"{R1}/scores.parquet", without(pl.lit(True)), "usable candidates are missing"),
+    Damage(
+        "candidates counted",
+        f"{R1}/pairs.parquet",
+        cell("n_distinct", lambda n: n + 1),
+        "n_candidates or n_distinct is wrong",
+    ),
+    Damage(
+        "evaluated answer", "data/evals/0.parquet", cell("answer", "no"), "outcome or answer is not what the actions come to"
+    ),
+    Damage("samples", "data/evals/0.parquet", cell("samples", ["one"]), "not 2 samples"),
 )

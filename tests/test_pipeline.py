@@ -31,6 +31,23 @@ from tests.damage import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 SECOND_ROUND = '  "2": {prev: "1"}\n'
+# Of the damages of tests/damage.py (which tests/test_verify.py does to a checkout made in a second), those done to a real run.
+PROPERTIES = {
+    "version",
+    "key twice",
+    "sum of counts",
+    "parent",
+    "K",
+    "seed",
+    "PPL",
+    "one side",
+    "sides",
+    "verdict",
+    "correction",
+    "ratio",
+    "decontamination",
+    "length",
+}
 pytestmark = pytest.mark.slow
 
 
@@ -145,7 +162,7 @@ def test_verify_finds_nothing_and_leaves_no_check_out(project):
     assert report.missing == []
 
 
-@pytest.mark.parametrize("damage", TABLES, ids=lambda damage: damage.name)
+@pytest.mark.parametrize("damage", [one for one in TABLES if one.name in PROPERTIES], ids=lambda damage: damage.name)
 def test_verify_names_a_damaged_table(project, tmp_path, monkeypatch, damage):
     """Each property of the real tables, broken in one place."""
     for name in ("data", "models"):
