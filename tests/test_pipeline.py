@@ -31,7 +31,7 @@ from tests.damage import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 SECOND_ROUND = '  "2": {prev: "1"}\n'
-# Of the damages of tests/damage.py (which tests/test_verify.py does to a checkout made in a second), those done to a real run.
+# Of the damages of tests/damage.py (all of which tests/test_verify.py does to made-up tables), those done to a real run.
 PROPERTIES = {
     "version",
     "key twice",

@@ -5,6 +5,8 @@ import shutil
 import struct
 import subprocess
 import sys
+import types
+from importlib.machinery import ModuleSpec
 
 import numpy as np
 import polars as pl
@@ -382,6 +384,23 @@ def test_a_table_made_from_another_one_than_the_recorded_is_found(place):
     before = md5(place / SCORES)
     (place / "dvc.lock").write_text(text.replace(before, "0" * 32, 1))
     assert found(place, PAIRS, f"made from another {SCORES} than the one that dvc.lock records")
+
+
+def test_a_table_whose_recorded_input_changed_is_found(place, monkeypatch):
+    """`facts.inputs` holds what the stage read, by path, as moat.provenance hashes it; here a hash is the file's size."""
+    module = types.ModuleType("moat.provenance")
+    module.__spec__ = ModuleSpec("moat.provenance", None)
+    module.content_hash = lambda path: str(path.stat().st_size)
+    monkeypatch.setitem(sys.modules, "moat.provenance", module)
+    size = (place / SCORES).stat().st_size
+
+    def made_from(number):
+        rewrite(place / PAIRS, lambda f: f, lambda said: said["facts"].update(inputs={SCORES: str(number), "gone": "1"}))
+
+    made_from(size)
+    assert findings(place) == []
+    made_from(size + 1)
+    assert found(place, PAIRS, f"made from another {SCORES} than the one that is here")
 
 
 def test_a_parent_that_is_gone_is_a_warning(place):
