@@ -1,4 +1,4 @@
-"""The command `moat`: where a run stands, profiles, and a tool to try.
+"""The command `moat`: where a run stands, where a row comes from, whether all is right, profiles, and a tool to try.
 
 Starts quickly: whatever is heavy is imported by the command that needs it, and torch by none.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,10 @@ Examples:
     moat profile use tiny
 
     moat exec --domain maths "R1 = Calculator(2 + 3)"
+
+    moat trace 0f3c5a7b9d1e2f40/3
+
+    moat verify
 """
 
 app = typer.Typer(
@@ -42,14 +47,15 @@ def console() -> Console:
 
 
 @contextmanager
-def faults() -> Iterator[None]:
-    """Turn an error of ours into one line on stderr and exit status 1; a bug keeps its traceback."""
+def faults(*more: type[Exception]) -> Iterator[None]:
+    """Turn an error of ours (or one of `more`) into one line on stderr and exit status 1; a bug keeps its traceback."""
     from moat.params import ParamsError
     from moat.status import StatusError
 
+    expected: tuple[type[Exception], ...] = (OSError, ParamsError, StatusError, *more)
     try:
         yield
-    except (OSError, ParamsError, StatusError) as error:
+    except expected as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error[/] {escape(str(error))}")
         raise typer.Exit(1) from error
 
@@ -59,6 +65,21 @@ def project() -> Path:
     from moat.launch import find_root
 
     return find_root(Path.cwd())
+
+
+def print_json(value: object) -> None:
+    """An answer for programs: JSON on stdout, with null for the numbers that JSON lacks (NaN, infinite)."""
+    from json import dumps
+
+    typer.echo(dumps(_finite(value), indent=1, ensure_ascii=False))
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 @app.command()
@@ -103,6 +124,45 @@ def status() -> None:
     for name, found in changes.items():
         waiting.add_row(f"  {escape(name)}", escape(reasons(found, name in done)))
     out.print(waiting)
+
+
+@app.command()
+def trace(
+    key: Annotated[str, typer.Argument(help="A task_id, task_id/k, a demo_id, or a row_id of a training set.")],
+    round: Annotated[str | None, typer.Option(help="The round; by default the last that has the key.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+) -> None:
+    """Tell the story of a trained row: task, candidates, pair, verdict, training set, models.
+
+    Example: `moat trace 0f3c5a7b9d1e2f40/3`
+    """
+    from moat import params
+    from moat.tables import TableError
+    from moat.trace import TraceError, Tracer, show
+
+    with faults(TableError, TraceError):
+        root = project()
+        story = Tracer(root, params.load(root / params.PARAMS)).trace(key, round)
+    print_json(story) if json else show(story, console())
+
+
+@app.command()
+def verify(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+    """Check every table and model against what the method and the records say of it.
+
+    Exit status 1 with a list (file, what, remedy) when something is wrong; warnings alone leave it 0.
+
+    Example: `moat verify`
+    """
+    from moat.checkout import Level
+    from moat.verify import show
+    from moat.verify import verify as run
+
+    with faults(), Console(stderr=True).status("reading") as spinner:
+        report = run(project(), lambda title: spinner.update(escape(title)))
+    print_json(report.to_json()) if json else show(report, console())
+    if report.found(Level.FAULT):
+        raise typer.Exit(1)
 
 
 @profile.command("list")

@@ -11,7 +11,6 @@ Differs  the tiny profile generates its tasks; a task whose gold actions do not 
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from moat.tokens import Role
 from moat.worlds.stories import Story, stories
 
 DOMAIN = "maths"
+GOLD_FAILS = "gold actions miss the gold answer"
 Row = dict[str, Any]
 
 
@@ -109,7 +109,6 @@ def run(stage: Stage) -> None:
     train: list[Row] = []
     evaluation: list[Row] = []
     demos: dict[Role, list[Row]] = {role: [] for role in Role}
-    drops: Counter[str] = Counter()
     taken: set[tuple[int | str, ...]] = set()
     for name, source in params.prepare.sources.items():
         seed = f"{source.draw}/{params.seed}/{name}"
@@ -121,21 +120,21 @@ def run(stage: Stage) -> None:
         held = stories(source.family, "eval", source.n_eval, *shape, f"{seed}/eval", taken)
         evaluation += [task_row(name, source, story) for story in held]
         stage.say(f"{name}: {source.n_train:,} train, {source.n_demos:,} demonstrated, {source.n_eval:,} eval")
-    rows_in = len(train) + len(evaluation)
     kept: list[list[Row]] = []
+    counts: list[Counts] = []
     for rows in (train, evaluation):
         good = [row for row in rows if not gold_fails(row)]
-        drops["gold actions miss the gold answer"] += len(rows) - len(good)
         kept.append(good)
+        counts.append(Counts(len(rows), len(good), {GOLD_FAILS: len(rows) - len(good)}))
     decontaminate(*kept)
-    counts = Counts(rows_in, sum(map(len, kept)), dict(drops))
-    TASKS.write(layout.TRAIN_TASKS, kept[0], facts(stage, "n_eval", *STYLES.values()))
-    TASKS.write(layout.EVAL_TASKS, kept[1], facts(stage, "n_train", *STYLES.values()))
+    TASKS.write(layout.TRAIN_TASKS, kept[0], facts(stage, "n_eval", *STYLES.values()) | {"counts": counts[0].facts()})
+    TASKS.write(layout.EVAL_TASKS, kept[1], facts(stage, "n_train", *STYLES.values()) | {"counts": counts[1].facts()})
     for role, rows in demos.items():
         others = [name for other, name in STYLES.items() if other is not role]
         DEMOS.write(layout.demos(role), rows, facts(stage, "n_train", "n_eval", *others) | {"role": role})
     SFT.write(layout.table("pool", "0"), [], {"stage": stage.name})
-    stage.close(counts)
+    drops = sum(one.rows_in - one.kept for one in counts)
+    stage.close(Counts(len(train) + len(evaluation), len(kept[0]) + len(kept[1]), {GOLD_FAILS: drops}))
 
 
 if __name__ == "__main__":

@@ -115,6 +115,22 @@ def completion_logprobs():
     return measure
 
 
+@pytest.fixture(scope="session")
+def make_checkout(tokenizer, make_model, stage_module):
+    """Makes a small, consistent checkout of two rounds in a folder: `make_checkout(place, {"mix.dedup": False})`."""
+    from tests.small_checkout import build
+
+    return lambda place, changes=None: build(place, changes or {}, tokenizer, make_model(), stage_module)
+
+
+@pytest.fixture(scope="session")
+def clean_checkout(make_checkout, tmp_path_factory):
+    """The small checkout under the default settings. Shared: copy it before changing anything."""
+    place = tmp_path_factory.mktemp("checkout")
+    make_checkout(place)
+    return place
+
+
 # --- a small project, really run ------------------------------------------------------------------------------------
 
 

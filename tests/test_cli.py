@@ -89,7 +89,7 @@ def test_starting_imports_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
 
 
-@pytest.mark.parametrize("command", [["status"], ["profile", "use"], ["profile", "list"], ["exec"]])
+@pytest.mark.parametrize("command", [["status"], ["profile", "use"], ["profile", "list"], ["exec"], ["trace"], ["verify"]])
 def test_help_gives_an_example(command):
     done = moat(*command, "--help")
     assert done.exit_code == 0

@@ -6,10 +6,12 @@ Figures of a run this small mean nothing; the properties of its artifacts are wh
 from __future__ import annotations
 
 import json
+import shutil
 
 import polars as pl
 import pytest
 
+from moat.checkout import Level
 from moat.params import load
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
@@ -19,8 +21,28 @@ from moat.schemas.scores import SCORES
 from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
+from moat.trace import Tracer
+from moat.verify import verify
+from tests.damage import TABLES
 
 SECOND_ROUND = '  "2": {prev: "1"}\n'
+# Of the damages of tests/damage.py (all of which tests/test_verify.py does to made-up tables), those done to a real run.
+PROPERTIES = {
+    "version",
+    "key twice",
+    "sum of counts",
+    "parent",
+    "K",
+    "seed",
+    "PPL",
+    "one side",
+    "sides",
+    "verdict",
+    "correction",
+    "ratio",
+    "decontamination",
+    "length",
+}
 pytestmark = pytest.mark.slow
 
 
@@ -67,6 +89,35 @@ def test_models_carry_the_base_tokenizer_and_no_trainer_files(project):
     for folder in project.place.glob("models/*er/*"):
         assert not (folder / "training_args.bin").exists()
         assert (folder / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
+
+
+def test_verify_finds_nothing_and_leaves_no_check_out(project):
+    """What the stages wrote keeps every invariant, dvc.lock included."""
+    report = verify(project.place)
+    assert [finding for result in report.results for finding in result.findings] == []
+    assert [result.title for result in report.results if not result.ran] == []
+    assert report.missing == []
+
+
+@pytest.mark.parametrize("damage", [one for one in TABLES if one.name in PROPERTIES], ids=lambda damage: damage.name)
+def test_verify_names_a_damaged_table(project, tmp_path, monkeypatch, damage):
+    """Each property of the real tables, broken in one place."""
+    for name in ("data", "models"):
+        shutil.copytree(project.place / name, tmp_path / name)
+    for name in ("params.yaml", "dvc.yaml", "dvc.lock"):
+        shutil.copyfile(project.place / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    damage.do()
+    found = [(finding.path, finding.what) for finding in verify(tmp_path).found(Level.FAULT)]
+    assert any(path == (damage.at or damage.path) and damage.said in what for path, what in found), found
+
+
+def test_a_trained_row_leads_to_its_task_and_model(project):
+    """From a row of the training set back to the question, and on to the grounder that learned it."""
+    row = project.table(SFT, "data/rounds/1/sft.parquet").filter(pl.col("origin") != "initial").to_dicts()[0]
+    story = Tracer(project.place, load(project.place / "params.yaml")).trace(row["row_id"])
+    assert (story["task"]["text"], story["models"][-1]["path"]) == (row["text"], "models/grounder/1")
+    assert story["models"][-1]["rows"] == len(project.table(SFT, "data/rounds/1/sft.parquet"))
 
 
 def test_nothing_reruns_then_only_the_new_round(project):

@@ -62,7 +62,7 @@ def folder(tmp_path, make_model, tokenizer, monkeypatch):
     """A project's folder with models/base, and the current folder."""
     monkeypatch.chdir(tmp_path)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    models.save(make_model(), tmp_path / "models" / "base", {"made_by": "test"}, tmp_path / "tokenizer")
+    models.save(make_model(), tmp_path / "models" / "base", {"stage": "test"}, tmp_path / "tokenizer")
     return tmp_path
 
 

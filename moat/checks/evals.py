@@ -1,0 +1,81 @@
+"""Evaluations: one row per evaluation task, and what its columns must agree on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from moat import layout
+from moat.checkout import Absent, Checkout, Findings
+from moat.checks.candidates import came
+
+COPIED = ("source", "trained", "text", "gold_actions", "gold_answer")
+
+
+def tasks(checkout: Checkout) -> Findings:
+    """One row for every evaluation task, with that task's question and gold"""
+    asked = checkout.table(layout.EVAL_TASKS)
+    for path, rows in present(checkout):
+        counts = checkout.facts(path).get("counts", {})
+        lacking = asked.join(rows, on="task_id", how="anti")
+        if len(lacking) != sum(counts.get("dropped", {}).values()):
+            yield from checkout.rows(path, lacking, "the task has no row")
+        other = rows.join(asked, on=["task_id", *COPIED], how="anti")
+        yield from checkout.rows(path, other, f"not as in {layout.EVAL_TASKS}")
+
+
+def outcomes(checkout: Checkout) -> Findings:
+    """Actions, executed again, come to the outcome that is stored; success is `reached`"""
+    domains = checkout.table(layout.EVAL_TASKS).select("task_id", "domain")
+    for path, rows in present(checkout):
+        known = rows.join(domains, on="task_id", maintain_order="left")
+        other = []
+        for row in known.select("actions", "domain", "gold_answer", "outcome", "answer").iter_rows(named=True):
+            execution = checkout.execution(row["actions"], row["domain"])
+            found = (row["outcome"], row["answer"])
+            other.append(execution is None or (came(execution, row["gold_answer"]), execution.answer) != found)
+        wrong = known.filter(pl.Series(other, dtype=pl.Boolean))
+        yield from checkout.rows(path, wrong, "outcome or answer is not what the actions come to")
+        yield from checkout.rows(
+            path, rows.filter(rows["success"] != (rows["outcome"] == "reached")), "success is not `reached`"
+        )
+
+
+def samples(checkout: Checkout) -> Findings:
+    """evaluate.samples sampled plans per task, each with an NLL"""
+    for path, rows in present(checkout):
+        n = checkout.settings(path).evaluate.samples
+        wrong = rows.filter((rows["samples"].list.len() != n) | (rows["samples_nll"].list.len() != n))
+        yield from checkout.rows(path, wrong, f"not {n} samples, or not an NLL for each")
+        for name in ("nll", "control_nll"):
+            yield from checkout.rows(path, rows.filter((rows[name] < 0).fill_null(False)), f"{name} is negative")
+
+
+def controls(checkout: Checkout) -> Findings:
+    """The control gives every task the plan of another task of its source, each plan once"""
+    for path, rows in present(checkout):
+        sources = dict(rows.select("task_id", "source").iter_rows())
+        size = rows["source"].value_counts()
+        alone = set(size.filter(size["count"] == 1)["source"])
+        wrong = [
+            sources.get(other) != source or ((task == other) != (source in alone))
+            for task, other, source in rows.select("task_id", "control_task_id", "source").iter_rows()
+        ]
+        yield from checkout.rows(
+            path, rows.filter(pl.Series(wrong, dtype=pl.Boolean)), "not the plan of another task of the source"
+        )
+        yield from checkout.rows(path, rows.filter(rows["control_task_id"].is_duplicated()), "a plan is given to two tasks")
+
+
+def present(checkout: Checkout) -> list[tuple[Path, pl.DataFrame]]:
+    """The evaluations that are there. Raises Absent when none is."""
+    found = []
+    for key in checkout.evaluated:
+        try:
+            found.append((layout.evals(key), checkout.table(layout.evals(key))))
+        except Absent:
+            continue
+    if not found:
+        raise Absent
+    return found

@@ -1,0 +1,165 @@
+"""What needs the tokenizer: token counts, rows over max_length, and how many rows each model was trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import polars as pl
+
+from moat import layout
+from moat.checkout import CARD, Absent, Checkout, Findings, Level, each_round
+from moat.checks.candidates import KEY, joined
+from moat.examples import OVER_LENGTH
+from moat.executor import TOOLS, documentation
+from moat.params import Sft
+from moat.provenance import file_hashes
+from moat.tokens import Renderer, Role
+
+
+def length(renderer: Renderer, role: Role, row: dict[str, str], answer: str) -> int:
+    """Tokens of prompt and answer as the role is trained on them; 0 for what cannot be rendered (reported elsewhere)."""
+    if not row[answer].strip() or (role is Role.GROUNDER and row["domain"] not in TOOLS):
+        return 0
+    if role is Role.PLANNER:
+        return len(renderer.planner_example(row["text"], row[answer]))
+    return len(renderer.grounder_example(row["text"], documentation(row["domain"]), row["subgoals"], row[answer]))
+
+
+def fitting(
+    checkout: Checkout, path: Path, role: Role, rows: pl.DataFrame, answers: Iterable[str], model: Path
+) -> pl.Series:
+    """Which rows a model's training takes: those of at most max_length tokens, whichever of `answers` completes them."""
+    renderer, limit = checkout.renderer(path), checkout.settings(model).max_length
+    fits = [
+        all(0 < length(renderer, role, row, answer) <= limit for answer in answers) for row in rows.iter_rows(named=True)
+    ]
+    return pl.Series("fits", fits, dtype=pl.Boolean)
+
+
+@each_round
+def scored(checkout: Checkout, key: str) -> Findings:
+    """n_action_tokens are the gold actions' tokens; the candidates left without a score are those over max_length"""
+    path, rows = layout.table("scores", key), checkout.round_table("scores", key)
+    settings, renderer = checkout.settings(path), checkout.renderer(path)
+    candidates = checkout.round_table("subgoals", key)
+    usable = joined(checkout, candidates.filter(candidates["dropped"].is_null()))
+    tokens = {
+        task: len(renderer.completion(actions)) - (not settings.score.include_end)
+        for task, actions in checkout.table(layout.TRAIN_TASKS).select("task_id", "gold_actions").iter_rows()
+        if actions.strip()
+    }
+    wrong = [tokens.get(task) != n for task, n in rows.select("task_id", "n_action_tokens").iter_rows()]
+    yield from checkout.rows(
+        path,
+        rows.filter(pl.Series(wrong, dtype=pl.Boolean)),
+        "n_action_tokens is not the number of the gold actions' tokens",
+    )
+    fits = fitting(checkout, path, Role.GROUNDER, usable, ["gold_actions"], path)
+    over = rows.join(usable.filter(~fits), on=KEY, how="semi")
+    yield from checkout.rows(path, over, f"scored, though longer than max_length ({settings.max_length})")
+    counted = checkout.facts(path).get("counts", {}).get("dropped", {}).get(OVER_LENGTH, 0)
+    if counted != int((~fits).sum()):
+        yield checkout.fault(
+            path, f"{int((~fits).sum())} candidates are longer than max_length, {counted} were counted as such"
+        )
+
+
+def trained(checkout: Checkout) -> Findings:
+    """A model was trained on the rows of its table that fit max_length, in the number of updates that they make"""
+    checks = {layout.model(role, "0"): cold_start(checkout, role) for role in Role}
+    checks |= {layout.model("planner", key): aligned(checkout, key) for key in checkout.rounds}
+    checks |= {layout.model("grounder", key): tuned(checkout, key) for key in checkout.rounds}
+    there = {model: check for model, check in checks.items() if checkout.facts(model)}
+    if not there:
+        raise Absent
+    for check in there.values():
+        with suppress(Absent):
+            yield from check
+
+
+def cold_start(checkout: Checkout, role: Role) -> Findings:
+    """Round 0: the role's demonstrations."""
+    model, path = layout.model(role, "0"), layout.demos(role)
+    rows = checkout.table(path)
+    answer = "subgoals" if role is Role.PLANNER else "actions"
+    fits = fitting(checkout, path, role, rows, [answer], model)
+    yield from left_out(checkout, path, rows.filter(~fits), [answer], model)
+    yield from card(checkout, model, "cold_start", "rows", int(fits.sum()), None)
+
+
+def aligned(checkout: Checkout, key: str) -> Findings:
+    """The planner of a round: its pairs, or its demonstrations under `mode: independent`."""
+    model, path = layout.model("planner", key), layout.table("pairs", key)
+    pairs, settings = checkout.table(path), checkout.settings(layout.model("planner", key))
+    kept = pairs.filter(pairs["dropped"].is_null()).join(
+        checkout.table(layout.TRAIN_TASKS).select("task_id", "text"), on="task_id", maintain_order="left"
+    )
+    fits = fitting(checkout, path, Role.PLANNER, kept, ["chosen", "rejected"], model)
+    yield from left_out(checkout, path, kept.filter(~fits), ["chosen", "rejected"], model)
+    n = int(fits.sum())
+    if not settings.align.enabled or not n:
+        yield from unchanged(checkout, model, key)
+    elif settings.mode == "independent":
+        yield from independent(checkout, model, "align_planner", Role.PLANNER, updates(n, settings.align))
+    else:
+        named = "rows" if settings.align.loss == "sft_chosen" else "pairs"
+        yield from card(checkout, model, "align_planner", named, n, updates(n, settings.align))
+
+
+def tuned(checkout: Checkout, key: str) -> Findings:
+    """The grounder of a round: its training set, or its demonstrations under `mode: independent`."""
+    model, path = layout.model("grounder", key), layout.table("sft", key)
+    rows, settings = checkout.table(path), checkout.settings(layout.model("grounder", key))
+    fits = fitting(checkout, path, Role.GROUNDER, rows, ["actions"], model)
+    yield from left_out(checkout, path, rows.filter(~fits), ["actions"], model)
+    n = int(fits.sum())
+    if not settings.train_grounder.enabled or not n:
+        yield from unchanged(checkout, model, key)
+    elif settings.mode == "independent":
+        yield from independent(checkout, model, "train_grounder", Role.GROUNDER, updates(n, settings.train_grounder))
+    else:
+        yield from card(checkout, model, "train_grounder", "rows", n, updates(n, settings.train_grounder))
+
+
+def updates(rows: int, settings: Sft) -> int:
+    """Optimiser steps over `rows`: whole batches of an epoch, the last one smaller, times the epochs."""
+    return math.ceil(math.ceil(rows / settings.batch_size) * settings.epochs)
+
+
+def independent(checkout: Checkout, model: Path, stage: str, role: Role, joint: int) -> Findings:
+    """A role that goes on with its own demonstrations, for a multiple of the joint run's updates."""
+    path, settings = layout.demos(role), checkout.settings(model)
+    answer = "subgoals" if role is Role.PLANNER else "actions"
+    n = int(fitting(checkout, path, role, checkout.table(path), [answer], model).sum())
+    yield from card(checkout, model, stage, "rows", n, joint * settings.independent.factor)
+
+
+def left_out(checkout: Checkout, path: Path, rows: pl.DataFrame, answers: list[str], model: Path) -> Findings:
+    """Rows that a model's training cannot take: `answers` names the columns that hold what is to be answered."""
+    limit = checkout.settings(model).max_length
+    blank = pl.Series([not all(text.strip() for text in row) for row in rows.select(answers).iter_rows()], dtype=pl.Boolean)
+    yield from checkout.rows(path, rows.filter(blank), "an empty answer, from which nothing can be learned", Level.WARNING)
+    remedy = f"training leaves them out; raise max_length (now {limit}) if they matter"
+    yield from checkout.rows(path, rows.filter(~blank), f"longer than max_length ({limit})", Level.WARNING, remedy)
+
+
+def card(checkout: Checkout, model: Path, stage: str, named: str, n: int, steps: int | None) -> Findings:
+    """moat.json against what was there to train on; `steps` None: those of the cold start."""
+    facts = checkout.facts(model)
+    for name, due in (("stage", stage), (named, n), ("updates", steps)):
+        if name == "updates" and steps is None:
+            due = updates(n, checkout.settings(model).cold_start[Role(model.parent.name).value])
+        if facts.get(name) != due:
+            yield checkout.fault(model, f"moat.json says {name}: {facts.get(name)}, the tables and parameters say {due}")
+
+
+def unchanged(checkout: Checkout, model: Path, key: str) -> Findings:
+    """A model that was not trained equals the one that it starts from, byte for byte."""
+    settings = checkout.settings(model)
+    start = model.parent / (checkout.params.rounds[key]["prev"] if settings.init_from == "previous" else "0")
+    before, after = (file_hashes(checkout.folder(path)) | {CARD: ""} for path in (start, model))
+    if before != after or checkout.facts(model).get("copy_of") != start.as_posix():
+        yield checkout.fault(model, f"it was not trained, and yet is not {start}")

@@ -1,0 +1,179 @@
+"""Model folders: complete, of one architecture and tokenizer, every weight a number, and a card that fits."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moat import layout
+from moat.checkout import CARD, Absent, Checkout, Findings
+
+INDEX = "model.safetensors.index.json"
+# What a model has for itself. Everything else in the base model's folder is its tokenizer, and the same in every folder.
+OWN = ("config.json", "generation_config.json", CARD)
+LEFT_BY_TRAINER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
+CHUNK = 1 << 24  # values that are looked at together
+
+
+class TornError(ValueError):
+    """A safetensors file that is not whole."""
+
+
+def complete(checkout: Checkout) -> Findings:
+    """Every model has its config, all weights, a tokenizer and moat.json, and nothing that a trainer left"""
+    for path in present(checkout):
+        folder = checkout.root / path
+        for name in ("config.json", "tokenizer_config.json", CARD):
+            if not (folder / name).is_file():
+                if name == CARD and path == layout.BASE_MODEL:
+                    continue  # a pretrained model is copied as it is
+                yield checkout.fault(path, f"{name} is missing")
+            elif not is_json_object(folder / name):
+                yield checkout.fault(path, f"{name} is not a JSON object")
+        for name in LEFT_BY_TRAINER:
+            if (folder / name).exists():
+                yield checkout.fault(path, f"{name} is the trainer's: it makes equal models unequal")
+        missing = [name for name in weight_files(folder) if not (folder / name).is_file()]
+        if missing:
+            yield checkout.fault(path, f"weights are missing: {', '.join(missing)}")
+
+
+def is_json_object(path: Path) -> bool:
+    """Whether a file is a JSON object."""
+    try:
+        return isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def weight_files(folder: Path) -> list[str]:
+    """The safetensors files that a model consists of: those of its index, else the one."""
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return sorted(set(index["weight_map"].values()))
+    except FileNotFoundError:
+        return ["model.safetensors"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [INDEX]
+
+
+def tokenizers(checkout: Checkout) -> Findings:
+    """Every model has the base model's tokenizer, byte for byte"""
+    base = checkout.folder(layout.BASE_MODEL)
+    shared = [path for path in sorted(base.iterdir()) if path.name not in OWN and "safetensors" not in path.name]
+    for path in present(checkout):
+        other = [file.name for file in shared if not same(file, checkout.root / path / file.name)]
+        if other:
+            yield checkout.fault(path, f"not the base model's: {', '.join(other)}")
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two files have the same bytes."""
+    return other.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def weights(checkout: Checkout) -> Findings:
+    """Every tensor is whole, finite, and of the base model's name and shape"""
+    shapes: dict[Path, dict[str, list[int]]] = {}
+    for path in present(checkout):
+        shapes[path] = {}
+        for name in weight_files(checkout.root / path):
+            file = checkout.root / path / name
+            if name.endswith(".json") or not file.is_file():
+                continue
+            try:
+                for tensor, shape, values in tensors(file):
+                    shapes[path][tensor] = shape
+                    if not values_finite(values):
+                        yield checkout.fault(
+                            path, f"{name}: tensor {tensor} has values that are no numbers (NaN or infinite)"
+                        )
+            except TornError as error:
+                yield checkout.fault(path, f"{name} is torn: {error}")
+                shapes.pop(path, None)
+                break
+    base = shapes.pop(layout.BASE_MODEL, None)
+    for path, own in shapes.items():
+        if base is not None and own != base:
+            names = sorted(name for name in {*own, *base} if own.get(name) != base.get(name))
+            yield checkout.fault(
+                path, f"{len(names)} tensors are not of {layout.BASE_MODEL}'s names and shapes, the first {names[0]}"
+            )
+
+
+def tensors(path: Path) -> Iterator[tuple[str, list[int], np.ndarray[Any, Any]]]:
+    """Name, shape and values (bfloat16 as its raw 16 bits) of every tensor in a safetensors file, not loaded at once.
+
+    Format: 8 bytes length of the header, the header (JSON: dtype, shape, data_offsets), the data. Raises TornError.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if length + 8 > size:
+            raise TornError("the header is cut")
+        try:
+            header = json.loads(file.read(length))
+            entries = sorted(
+                (e["data_offsets"], n, e["dtype"], e["shape"]) for n, e in header.items() if n != "__metadata__"
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TornError("the header is no list of tensors") from error
+    data = 8 + length
+    if data + max((offsets[1] for offsets, *_ in entries), default=0) != size:
+        raise TornError(f"it has {size:,} bytes, not those that its header announces")
+    for (begin, end), name, dtype, shape in entries:
+        kind = np.dtype(np.uint16 if dtype == "BF16" else FLOATS.get(dtype, np.uint8))
+        if dtype in FLOATS and (end - begin) != math.prod(shape) * kind.itemsize:
+            raise TornError(f"tensor {name} has {end - begin} bytes for the shape {shape}")
+        count = (end - begin) // kind.itemsize
+        values = np.memmap(path, kind, "r", data + begin, (count,)) if count else np.empty(0, kind)
+        yield name, shape, values
+
+
+def values_finite(values: np.ndarray[Any, Any]) -> bool:
+    """Whether no value is NaN or infinite; 16-bit integers are taken for bfloat16, whose exponent is then not all ones."""
+    for begin in range(0, len(values), CHUNK):
+        part = values[begin : begin + CHUNK]
+        good = (part & 0x7F80) != 0x7F80 if part.dtype == np.uint16 else np.isfinite(part)
+        if not good.all():
+            return False
+    return True
+
+
+def logs(checkout: Checkout) -> Findings:
+    """A training log ends at the last update, and every figure in it is a number"""
+    for path in present(checkout):
+        facts = checkout.facts(path)
+        log = facts.get("log")
+        if not isinstance(log, list) or not log:
+            if "updates" in facts:
+                yield checkout.fault(path, "moat.json has no training log")
+            continue
+        if log[-1].get("update") != facts.get("updates"):
+            yield checkout.fault(
+                path, f"moat.json: the log ends at update {log[-1].get('update')}, of {facts.get('updates')} updates"
+            )
+        bad = [entry.get("update") for entry in log if not all(finite(value) for value in entry.values())]
+        if bad:
+            yield checkout.fault(path, f"moat.json: a figure of update {bad[0]} is no number")
+
+
+def finite(value: Any) -> bool:
+    """Whether a value of a log is a number."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def present(checkout: Checkout) -> list[Path]:
+    """The model folders that are there. Raises Absent when none is."""
+    found = [path for path in checkout.models if (checkout.root / path).is_dir()]
+    if not found:
+        raise Absent
+    return found

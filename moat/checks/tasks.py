@@ -1,0 +1,94 @@
+"""Tasks and demonstrations: what is asked, and what the cold start was shown."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from moat import layout
+from moat.answers import same_answer
+from moat.checkout import Absent, Checkout, Findings
+from moat.seeds import content_id
+from moat.tokens import Role
+
+SPLITS = (layout.TRAIN_TASKS, layout.EVAL_TASKS)
+DEMOS = tuple(layout.demos(role) for role in Role)
+
+
+def normalised(text: str) -> str:
+    """The form in which two questions are one: case and spacing do not make another question."""
+    return " ".join(text.casefold().split())
+
+
+def ids(checkout: Checkout) -> Findings:
+    """Task and demonstration ids are those of their content"""
+    for path in SPLITS:
+        rows = checkout.table(path)
+        made = [content_id(*row) for row in rows.select("source", "text", "gold_answer").iter_rows()]
+        yield from checkout.rows(path, rows.filter(pl.Series(made) != rows["task_id"]), "task_id is not that of the content")
+    for role, path in zip(Role, DEMOS, strict=True):
+        rows = checkout.table(path)
+        made = [content_id(task, role, plan) for task, plan in rows.select("task_id", "subgoals").iter_rows()]
+        yield from checkout.rows(path, rows.filter(pl.Series(made) != rows["demo_id"]), "demo_id is not that of the content")
+        if (said := checkout.facts(path).get("role", role)) != role:
+            yield checkout.fault(path, f"its metadata says that it holds the {said}'s demonstrations")
+
+
+def gold(checkout: Checkout) -> Findings:
+    """Gold actions, executed, reach the gold answer"""
+    for path in SPLITS:
+        rows = checkout.table(path)
+        yield from checkout.rows(
+            path,
+            rows.filter(~reach(checkout, rows, "gold_actions", "domain", "gold_answer")),
+            "gold actions miss the gold answer",
+        )
+
+
+def reach(checkout: Checkout, rows: pl.DataFrame, actions: str, domain: str, answer: str) -> pl.Series:
+    """For each row, whether its actions run and come to the answer; the arguments are names of columns."""
+    found = []
+    for text, where, expected in rows.select(actions, domain, answer).iter_rows():
+        execution = checkout.execution(text, where)
+        found.append(execution is not None and execution.failure is None and same_answer(execution.answer, expected))
+    return pl.Series("reach", found, dtype=pl.Boolean)
+
+
+def sources(checkout: Checkout) -> Findings:
+    """Every row is of a source in params.yaml, and no held-out source is trained on"""
+    for path in (*SPLITS, *DEMOS):
+        try:
+            rows, named = checkout.table(path), checkout.settings(path).prepare.sources
+        except Absent:
+            continue
+        yield from checkout.rows(path, rows.filter(~rows["source"].is_in(list(named))), "of a source that params.yaml lacks")
+        held_out = [name for name, source in named.items() if not source.trained]
+        if path != layout.EVAL_TASKS:
+            yield from checkout.rows(path, rows.filter(rows["source"].is_in(held_out)), "of a held-out source")
+        if "trained" in rows.columns:
+            wrong = rows.filter(rows["trained"] == rows["source"].is_in(held_out))
+            yield from checkout.rows(path, wrong, "`trained` is not what params.yaml says of the source")
+
+
+def decontaminated(checkout: Checkout) -> Findings:
+    """No question stands both in evaluation and in training tasks or demonstrations"""
+    asked = {normalised(text) for text in checkout.table(layout.EVAL_TASKS)["text"]}
+    for path in (layout.TRAIN_TASKS, *DEMOS):
+        rows = checkout.table(path)
+        shared = rows.filter(pl.Series([normalised(text) in asked for text in rows["text"]], dtype=pl.Boolean))
+        yield from checkout.rows(
+            path,
+            shared,
+            f"the question stands in {layout.EVAL_TASKS} too",
+            remedy="change `draw` of a source, then `dvc repro`",
+        )
+
+
+def demonstrations(checkout: Checkout) -> Findings:
+    """A demonstration of a training task has that task's question, domain and gold actions"""
+    tasks = checkout.table(layout.TRAIN_TASKS).select("task_id", "source", "domain", "text", actions="gold_actions")
+    for path in DEMOS:
+        rows = checkout.table(path)
+        shown = rows.join(tasks, on="task_id", suffix="_of_task")
+        columns = ("source", "domain", "text", "actions")
+        other = shown.filter(pl.any_horizontal(pl.col(name) != pl.col(f"{name}_of_task") for name in columns))
+        yield from checkout.rows(path, other, f"not as its task in {layout.TRAIN_TASKS}")

@@ -1,0 +1,175 @@
+"""`moat verify`: whether the tables and models of a checkout are what the method says they are.
+
+CONTENTS is the list of what is checked. A check is a function of the checkout that yields findings; its docstring says what
+holds when it yields none. A check whose tables or models are not there yet is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from moat.checkout import Absent, Check, Checkout, Finding, Level
+from moat.checks import candidates, evals, lengths, lock, models, pairs, tables, tasks, training_set
+
+CONTENTS: tuple[tuple[str, tuple[Check, ...]], ...] = (
+    (
+        "Files",
+        (
+            tables.readable,
+            tables.sorted_by_key,
+            tables.counted,
+            lock.agrees,
+            tables.parents_there,
+            tables.made_from_these,
+            tables.changed_params,
+            tables.one_engine,
+            tables.known_rounds,
+        ),
+    ),
+    (
+        "Tasks and demonstrations",
+        (tasks.ids, tasks.gold, tasks.sources, tasks.decontaminated, tasks.demonstrations),
+    ),
+    (
+        "Candidates of a round",
+        (
+            candidates.k_per_task,
+            candidates.samples,
+            candidates.scores_and_acts_join,
+            candidates.perplexities,
+            candidates.outcomes,
+        ),
+    ),
+    (
+        "Pairs of a round",
+        (pairs.one_per_task, pairs.as_scored, pairs.extremes, pairs.gap),
+    ),
+    (
+        "Verdicts and training set of a round",
+        (
+            training_set.verdicts,
+            training_set.corrections,
+            training_set.candidates,
+            training_set.initial,
+            training_set.ratio,
+        ),
+    ),
+    (
+        "Evaluations",
+        (evals.tasks, evals.outcomes, evals.samples, evals.controls),
+    ),
+    (
+        "Models",
+        (models.complete, models.tokenizers, models.weights, models.logs),
+    ),
+    (
+        "Tokens",
+        (lengths.scored, lengths.trained),
+    ),
+)
+
+
+@dataclass
+class Result:
+    """One check: what it says, and what it found; `ran` is False when what it needs is not there."""
+
+    section: str
+    title: str
+    ran: bool = True
+    findings: list[Finding] = field(default_factory=list)
+
+    def mark(self) -> str:
+        """The worst that was found: "fault", "warning", "good", or "absent"."""
+        levels = {finding.level for finding in self.findings}
+        worst = next((level.value for level in Level if level in levels), "good")
+        return worst if self.ran or levels else "absent"
+
+
+@dataclass
+class Report:
+    """All checks of a checkout, and which tables and models are not there."""
+
+    results: list[Result]
+    missing: list[str]
+    n_there: int
+
+    def found(self, level: Level) -> list[Finding]:
+        """All findings of a level, in the order of the checks."""
+        return [finding for result in self.results for finding in result.findings if finding.level is level]
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "ok": not self.found(Level.FAULT),
+            "findings": [asdict(finding) for result in self.results for finding in result.findings],
+            "not_there": self.missing,
+            "checks": [{"section": r.section, "title": r.title, "result": r.mark()} for r in self.results],
+        }
+
+
+def title(check: Check) -> str:
+    """What holds when a check finds nothing: the first line of its docstring."""
+    return (check.__doc__ or check.__name__).splitlines()[0]
+
+
+def verify(root: Path, begin: Callable[[str], None] = lambda title: None) -> Report:
+    """Run every check on the project in `root`; `begin` is told the title of each before it runs.
+
+    Raises ParamsError for a params.yaml or dvc.lock that cannot be read, FileNotFoundError when there is nothing to check.
+    """
+    checkout = Checkout(root)
+    missing = checkout.missing()
+    n_there = len(checkout.schemas) + len(checkout.models) - len(missing)
+    if not n_there:
+        raise FileNotFoundError(f"no table and no model in {root}: `dvc repro` makes them, `dvc pull` fetches them")
+    return Report(list(_results(checkout, begin)), [str(path) for path in missing], n_there)
+
+
+def _results(checkout: Checkout, begin: Callable[[str], None]) -> Iterator[Result]:
+    for section, checks in CONTENTS:
+        for check in checks:
+            begin(title(check))
+            result = Result(section, title(check))
+            try:
+                for finding in check(checkout):
+                    result.findings.append(finding)
+            except Absent:
+                result.ran = False
+            yield result
+
+
+MARKS = {"good": "[green]✓[/]", "fault": "[bold red]✗[/]", "warning": "[yellow]![/]", "absent": "[dim]–[/]"}
+
+
+def show(report: Report, out: Console) -> None:
+    """Print the contents with a mark for each check, then the findings, what is not there, and the sum."""
+    section = ""
+    for result in report.results:
+        if result.section != section:
+            section = result.section
+            out.print(f"[bold]{section}[/]")
+        line = Grid.grid(padding=(0, 1, 0, 0))
+        line.add_row(MARKS[result.mark()], Text(result.title, "dim" if result.mark() == "absent" else ""))
+        out.print(Padding(line, (0, 0, 0, 2)))
+    for level, colour in ((Level.FAULT, "bold red"), (Level.WARNING, "yellow")):
+        for finding in report.found(level):
+            out.print()
+            out.print(f"[{colour}]{level}[/] {escape(finding.path)}", soft_wrap=True)
+            out.print(Padding(escape(finding.what), (0, 0, 0, 2)))
+            out.print(Padding(f"[dim]→ {escape(finding.remedy)}[/]", (0, 0, 0, 2)))
+    out.print()
+    if report.missing:
+        out.print(Padding(f"[dim]not there: {escape(', '.join(report.missing))}[/]", (0, 0, 1, 0)))
+    faults, warnings = len(report.found(Level.FAULT)), len(report.found(Level.WARNING))
+    said = f"{report.n_there} tables and models, {sum(result.ran for result in report.results)} checks: "
+    said += f"{faults} fault{'s' * (faults != 1)}" if faults else "no fault"
+    out.print(said + (f", {warnings} warning{'s' * (warnings != 1)}" if warnings else ""))
