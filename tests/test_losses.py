@@ -233,10 +233,19 @@ def test_a_smaller_last_batch_is_averaged_over_its_own_rows(make_model, tokenize
 
 @pytest.fixture(params=KINDS, ids="-".join)
 def kind(request, vocabulary):
-    """(tokenizer, its renderer, makes a model for it). The trainers set a missing padding token: each gets a copy."""
+    """(tokenizer, its renderer, makes a model for it, the special tokens of every prompt).
+
+    The trainers set a missing padding token: each gets a copy. Special tokens of a prompt: in plain text the BOS of those
+    tokenizers that put one, in a chat what transformers finds in the model's own template.
+    """
     name, format = request.param
     tokenizer = copy.deepcopy(vocabulary(name))
-    return tokenizer, Renderer(vocabulary(name), format), lambda: scratch_model(len(tokenizer), 16, 1, 2, 1024, 0)
+    frame = [tokenizer.bos_token_id] if name in ("embedded", "llama") else []
+    if format == "chat":
+        said = [{"role": "user", "content": "x"}]
+        own = tokenizer.apply_chat_template(said, tokenize=True, add_generation_prompt=True).input_ids
+        frame = [token for token in own if token in tokenizer.all_special_ids]
+    return tokenizer, Renderer(vocabulary(name), format), lambda: scratch_model(len(tokenizer), 16, 1, 2, 1024, 0), frame
 
 
 def shown(inputs, mask):
@@ -261,11 +270,10 @@ def test_a_batch_of_sft_decoded(kind, machine, first_batch):
 
     Also where padding is the end token (smollm2) and where there is no padding token at all (llama).
     """
-    tokenizer, renderer, make = kind
+    tokenizer, renderer, make, frame = kind
     rows = rows_of(renderer)
     inputs = first_batch(lambda: run_sft(make(), tokenizer, rows, machine))
     made = list(shown(inputs, inputs["labels"] != -100))
-    frame = [token for token in renderer.planner_prompt("x") if token in tokenizer.all_special_ids]
     for ids, supervised in made:
         assert_whole(tokenizer, ids, supervised, frame)
     assert sorted(renderer.decode(supervised) for _, supervised in made) == sorted(ACTIONS)
@@ -276,11 +284,10 @@ def test_a_batch_of_sft_decoded(kind, machine, first_batch):
 @pytest.mark.trap(11, 12, 13)
 def test_a_batch_of_dpo_decoded(kind, machine, first_batch):
     """Every row of both sides: as for SFT; the two of a pair start with the same prompt, the chosen ones first."""
-    tokenizer, renderer, make = kind
+    tokenizer, renderer, make, frame = kind
     pair = pair_of(renderer)
     inputs = first_batch(lambda: run_dpo(make(), make(), tokenizer, pair, machine))
     made = list(shown(inputs, inputs["completion_mask"].bool()))
-    frame = [token for token in renderer.planner_prompt("x") if token in tokenizer.all_special_ids]
     for ids, supervised in made:
         assert_whole(tokenizer, ids, supervised, frame)
     found = {(tuple(c), tuple(r)) for (c, _), (r, _) in zip(made[: len(made) // 2], made[len(made) // 2 :], strict=True)}

@@ -232,12 +232,12 @@ def test_chat_uses_the_models_own_turns(chat):
 
 
 @pytest.mark.trap(4)
-def test_a_templates_own_bos_is_not_doubled():
-    """A template that writes the BOS itself, of a tokenizer that would put one too: one."""
-    made = byte_tokenizer(bos_token="<s>", eos_token="</s>")
-    made.chat_template = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    prompt = Renderer(made, "chat").planner_prompt("T")
-    assert (prompt.count(made.bos_token_id), prompt[0]) == (1, made.bos_token_id)
+def test_a_templates_own_bos_is_not_doubled(vocabulary):
+    """A template that writes the BOS itself, of a tokenizer that puts one too: one, in front."""
+    llama = vocabulary("llama")
+    assert llama("T").input_ids[0] == llama.bos_token_id
+    prompt = Renderer(llama, "chat").planner_prompt("T")
+    assert (prompt.count(llama.bos_token_id), prompt[0]) == (1, llama.bos_token_id)
 
 
 def test_a_template_joins_the_text_as_the_model_reads_it():
