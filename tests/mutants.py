@@ -39,14 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FIELDS = {"trap", "file", "old", "new", "tests", "why"}
 # Never needed by a test, or too big to copy: what git ignores, and git itself. `data` and `models` only at the top.
 LEFT_OUT = {".git", ".venv", "__pycache__", "cache", "tmp"}
-LIBRARIES = [
-    "scipy.stats",
-    "datasets",
-    "polars",
-    "trl.trainer.dpo_trainer",
-    "trl.trainer.sft_trainer",
-    "transformers.models.llama.modeling_llama",
-]
+LIBRARIES = ["pytest", "hypothesis", "scipy.stats", "datasets", "polars", "transformers.models.llama.modeling_llama"]
+LIBRARIES += ["trl.trainer.dpo_trainer", "trl.trainer.sft_trainer"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 SECONDS = 600  # a mutation may make a loop endless
 UNTESTED = (ImportError, SyntaxError, NameError)  # an exception of these says that the mutation is no program
@@ -180,7 +174,7 @@ def _pytest(copy: Path, tests: Sequence[str], to_fail: bool, log: Path, answer: 
 
     os.setsid()  # so that what the tests start can be ended with them
     os.chdir(copy)
-    os.environ["PYTHONPATH"] = str(copy)
+    os.environ |= {"PYTHONPATH": str(copy), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the search for plugins takes seconds
     sys.path[:] = [str(copy), *(p for p in sys.path if p and not Path(p).resolve().is_relative_to(ROOT / "tests"))]
     recorder = _Recorder(tests if to_fail else [])
     with log.open("w", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):

@@ -343,9 +343,14 @@ def test_a_loss_that_is_no_number_names_its_update(monkeypatch, make_model, toke
 
 @pytest.mark.trap(16, 57)
 def test_an_aligned_models_folder_tells_both_sides(root, tmp_path, monkeypatch, make_model, tokenizer, pair, machine):
-    """moat.json's log has every update's chosen and rejected log-probabilities, as summed by hand; no training_args.bin."""
+    """moat.json's log has every update's chosen and rejected log-probabilities, as summed by hand.
+
+    No training_args.bin, and the base model's tokenizer byte for byte.
+    """
     monkeypatch.chdir(tmp_path)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
+    written = tmp_path / "tokenizer" / "tokenizer.json"
+    written.write_text(json.dumps(json.loads(written.read_text())))  # as no tokenizer of today writes it
     base, target = tmp_path / "models" / "base", tmp_path / "models" / "planner" / "1"
     models.save(make_model(1), base, {"made_by": "test"}, tmp_path / "tokenizer")
     stage = Stage("align_planner", params.load(root / "params.yaml"), machine, tmp_path)
@@ -369,4 +374,4 @@ def test_an_aligned_models_folder_tells_both_sides(root, tmp_path, monkeypatch, 
         said = [sums(weights, config, side).mean().item() for side in pair]
         assert [entry["logps/chosen"], entry["logps/rejected"]] == pytest.approx(said, abs=5e-3)
     assert not (target / "training_args.bin").exists()
-    assert (target / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer" / "tokenizer.json").read_bytes()
+    assert (target / "tokenizer.json").read_bytes() == written.read_bytes()

@@ -121,12 +121,15 @@ def test_the_prompt_is_a_prefix_whatever_is_said(kind):
 
 
 @pytest.mark.trap(3)
-def test_a_llamas_merges_would_cross_the_boundary(vocabulary):
-    """The joined text of this tokenizer does not begin with the prompt's ids, so encoding it whole would be wrong."""
+def test_a_merge_across_the_boundary_is_not_made(vocabulary):
+    """The joined text of this tokenizer does not begin with the prompt's ids: prompt and completion keep their own."""
     llama = vocabulary("llama")
-    example = Renderer(llama, "lumos").planner_example("Ada has 4 apples.", "Subgoal 1: Add 5 to 4")
-    joined = llama(llama.decode(example.prompt[1:]) + "Subgoal 1: Add 5 to 4").input_ids
-    assert joined[: len(example.prompt)] != example.prompt
+    task, plan = "Ada has 4 apples.", "Subgoal 1: Add 5 to 4"
+    text = f"<|user|>\n{PLANNER_INSTRUCTION}\nTask: {task}; Initial Environment Description: None.\n<|assistant|>\n"
+    prompt = llama(text).input_ids
+    assert llama(text + plan).input_ids[: len(prompt)] != prompt
+    example = Renderer(llama, "lumos").planner_example(task, plan)
+    assert (example.prompt, example.completion[:-1]) == (prompt, llama(plan).input_ids[1:])
 
 
 # --- BOS and the end token --------------------------------------------------------------------------------------------
