@@ -55,7 +55,7 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def vocabulary(tokenizer):
     """Makes a tokenizer by its name in tests/vocabularies.py, each once; skips when its package is not installed."""
-    import vocabularies
+    from tests import vocabularies
 
     @functools.cache
     def make(name):

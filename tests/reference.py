@@ -87,3 +87,9 @@ def first_adamw_step(weights, found, learning_rate, max_norm):
         g = scale * found[name]
         moved[name] = (weight.detach() - learning_rate * g / (g.abs() + 1e-8)).requires_grad_()
     return moved
+
+
+def summed(model, *sides):
+    """log P of every row's completion as floats, for each side: what DPO takes as its reference."""
+    with torch.no_grad():
+        return tuple([float(x) for x in sums(float64_weights(model), model.config, rows)] for rows in sides)

@@ -9,9 +9,7 @@ import math
 
 import pytest
 import torch
-from reference import dpo_loss, first_adamw_step, float64_weights, gradients, margins, sft_loss, sums
 from trl import DPOTrainer, SFTTrainer
-from vocabularies import KINDS
 
 from moat import models, params, training
 from moat.base_models import scratch_model
@@ -19,6 +17,8 @@ from moat.machine import Machine
 from moat.params import Align, Sft
 from moat.stage import Stage
 from moat.tokens import Renderer
+from tests.reference import dpo_loss, first_adamw_step, float64_weights, gradients, margins, sft_loss, summed, sums
+from tests.vocabularies import KINDS
 
 BETA, RATE, CLIP = 0.2, 1e-2, 1.0
 TOOLS = "Calculator(expression)"
@@ -71,7 +71,7 @@ def align(**changes):
 
 def run_dpo(model, reference, tokenizer, pair, machine, updates=1, **changes):
     own = training.arguments(align(**changes), updates, 3, machine)
-    return training.dpo(model, reference, tokenizer, *pair, own, BETA, 0.0, nothing)
+    return training.dpo(model, summed(reference, *pair), tokenizer, *pair, own, BETA, 0.0, nothing)
 
 
 def micro(machine, size):
@@ -364,6 +364,7 @@ def test_an_aligned_models_folder_tells_both_sides(root, tmp_path, monkeypatch, 
         names=list("abcd"),
         settings=align(epochs=2),
         seed=0,
+        facts={},
     )
     log = json.loads((target / models.CARD).read_text())["log"]
     start, config = float64_weights(make_model(1)), make_model().config

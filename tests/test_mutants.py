@@ -2,8 +2,9 @@
 
 import re
 
-import mutants
 import pytest
+
+from tests import mutants
 
 MODULE = "def double(x):\n    return 2 * x\n"
 TEST = """import pytest

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from vocabularies import CHATML, KINDS, NAMES
 
 from moat.examples import fit
 from moat.executor import documentation
 from moat.tokens import PLANNER_INSTRUCTION, Example, Renderer
+from tests.vocabularies import CHATML, KINDS, NAMES
 
 QUICK = settings(deadline=None, max_examples=100)
 TOOLS = documentation("maths")

@@ -1,7 +1,9 @@
 """Training through TRL, really run on a tiny model: moat/training.py, moat/models.py, moat/examples.py."""
 
 import hashlib
+import json
 import math
+import re
 import shutil
 
 import numpy as np
@@ -17,6 +19,7 @@ from moat.machine import Machine
 from moat.params import Align, Sft
 from moat.stage import Stage
 from moat.tokens import Example, Renderer, Role
+from tests.reference import summed
 
 END, BETA = 2, 0.2
 PLANS = (  # ragged on purpose: from 6 to about 40 tokens
@@ -82,7 +85,7 @@ def run_sft(model, tokenizer, rows, machine, updates=1, seed=3, **changes):
 
 def run_dpo(model, reference, tokenizer, pair, machine, nll_weight=0.0, updates=1):
     own = training.arguments(align(), updates, 3, machine)
-    return training.dpo(model, reference, tokenizer, *pair, own, BETA, nll_weight, lambda n: None)
+    return training.dpo(model, summed(reference, *pair), tokenizer, *pair, own, BETA, nll_weight, lambda n: None)
 
 
 # --- SFT --------------------------------------------------------------------------------------------------------------
@@ -204,6 +207,24 @@ def test_a_loss_that_is_no_number_stops_the_run(make_model, tokenizer, rows, mac
         run_sft(model, tokenizer, rows, machine, updates=2)
 
 
+@pytest.mark.trap(19)
+@pytest.mark.parametrize("micro_batch", [None, 1])
+def test_a_loss_that_is_no_number_names_the_rows_of_its_update(make_model, tokenizer, rows, machine, micro_batch):
+    """Two rows an update, one of which makes the loss NaN (a token whose embedding is NaN): these two are named, no other."""
+    model, poisoned = make_model(), len(tokenizer) - 1
+    with torch.no_grad():
+        model.model.embed_tokens.weight[poisoned] = math.nan
+    model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().nan_to_num().clone())
+    bad = Example([*rows[3].prompt, poisoned], rows[3].completion)
+    own = training.arguments(settings(batch_size=2), 2, 3, machine.model_copy(update={"micro_batch": micro_batch}))
+    with pytest.raises(FloatingPointError) as told:
+        training.sft(model, tokenizer, [*rows[:3], bad], own, lambda n: None, ["one", "two", "three", "bad"])
+    said = re.search(r"over the rows (.*): training cannot go on", str(told.value))
+    named = said[1].split(", ")
+    assert "bad" in named
+    assert len(named) == 2
+
+
 # --- DPO --------------------------------------------------------------------------------------------------------------
 
 
@@ -261,12 +282,10 @@ def test_dpo_logs_the_sums_of_both_sides(make_model, tokenizer, pair, machine, c
     assert [log[0]["logps/chosen"], log[0]["logps/rejected"]] == pytest.approx(expected, rel=1e-5)
 
 
-def test_dpo_raises_the_margin_and_leaves_the_reference(make_model, tokenizer, pair, machine):
-    """20 updates move the policy towards the chosen plans; the reference's weights stay what they were."""
-    reference = make_model()
-    log = run_dpo(make_model(), reference, tokenizer, pair, machine, updates=20)
+def test_dpo_raises_the_margin(make_model, tokenizer, pair, machine):
+    """20 updates move the policy towards the chosen plans."""
+    log = run_dpo(make_model(), make_model(), tokenizer, pair, machine, updates=20)
     assert log[-1]["rewards/margins"] > 0.5
-    assert torch.equal(weights(reference), weights(make_model()))
 
 
 # --- rows that cannot be learned from ---------------------------------------------------------------------------------
@@ -301,7 +320,14 @@ def test_no_model_is_written_from_a_bad_row(stage, folder, bad):
     good, target = Example([1, 5], [6, END]), folder / "models" / "planner" / "1"
     with pytest.raises(training.RowError, match="row bad"):
         training.train_sft(
-            stage, start=folder / "none", target=target, rows=[good, bad], names=["good", "bad"], settings=settings(), seed=0
+            stage,
+            start=folder / "none",
+            target=target,
+            rows=[good, bad],
+            names=["good", "bad"],
+            settings=settings(),
+            seed=0,
+            facts={},
         )
     with pytest.raises(training.RowError, match="row bad"):
         training.train_dpo(
@@ -314,6 +340,7 @@ def test_no_model_is_written_from_a_bad_row(stage, folder, bad):
             names=["good", "bad"],
             settings=align(),
             seed=0,
+            facts={},
         )
     assert not target.parent.exists()
 
@@ -391,7 +418,15 @@ def test_equal_trainings_are_equal_folders(stage, folder, rows):
     for name in ("one", "two"):
         target, start = folder / "models" / name, folder / "models" / "base"
         training.train_sft(
-            stage, start=start, target=target, rows=rows, names=list("abcd"), settings=settings(), seed=5, updates=2
+            stage,
+            start=start,
+            target=target,
+            rows=rows,
+            names=list("abcd"),
+            settings=settings(),
+            seed=5,
+            facts={},
+            updates=2,
         )
         made.append(digests(target))
     assert made[0] == made[1]
@@ -421,9 +456,14 @@ def test_a_saved_model_is_loaded_again(folder, machine, make_model):
 
 
 def test_a_model_that_stays_is_copied_whole(folder):
-    """The copy has the same files of the same bytes and shares none with the original."""
-    models.copy(folder / "models" / "base", folder / "models" / "planner" / "1")
-    assert digests(folder / "models" / "planner" / "1") == digests(folder / "models" / "base")
+    """The copy has the same files of the same bytes, shares none with the original, and says itself what it is."""
+    base, copy = folder / "models" / "base", folder / "models" / "planner" / "1"
+    models.copy(base, copy, {"stage": "align_planner"})
+    card = json.loads((copy / "moat.json").read_text())
+    assert card == {"stage": "align_planner", "copy_of": (folder / "models" / "base").as_posix()}
+    before, after = digests(base), digests(copy)
+    assert before.pop("moat.json") != after.pop("moat.json")
+    assert before == after
     link = (folder / "models" / "planner" / "1" / "model.safetensors").stat().st_nlink
     assert link == 1
 
@@ -443,6 +483,18 @@ def test_torn_weights_are_named(folder, machine):
     data = (target / "model.safetensors").read_bytes()
     (target / "model.safetensors").write_bytes(data[: len(data) // 2])
     with pytest.raises(OSError, match=r"torn cannot be loaded.*dvc checkout"):
+        models.load(target, machine)
+
+
+@pytest.mark.trap(56)
+def test_a_missing_shard_is_named(folder, machine, make_model):
+    """A model in several files of which one is gone: an error with the folder, the file and the remedy."""
+    target = folder / "models" / "sharded"
+    make_model().save_pretrained(target, max_shard_size="10KB")
+    shards = sorted(target.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    shards[1].unlink()
+    with pytest.raises(OSError, match=rf"sharded cannot be loaded.*{shards[1].name}.*dvc checkout"):
         models.load(target, machine)
 
 
