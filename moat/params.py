@@ -110,6 +110,9 @@ class Sample(Section):
     temperature: float = Field(gt=0)
     top_p: float = Field(gt=0, le=1)
     max_new_tokens: Positive
+    min_distinct: int = Field(ge=0)
+    min_diversity: Share
+    min_length_ratio: float = Field(ge=0)
 
 
 class Score(Section):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moat import layout, models, rows
+from moat import collapse, layout, models, rows
 from moat.engines.hf import Decoding, FinishReason
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
@@ -57,6 +57,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
         )
     drops = Counter(row["dropped"] for row in table)
     counts = Counts(len(table), drops.pop(None, 0), {str(reason): n for reason, n in drops.items()})
+    collapse.guard(stage, table, renderer, round, prev)
     SUBGOALS.write(target, table, {"counts": counts.facts()} | models.engine_facts(stage.machine))
     distinct = len({(row["task_id"], row["subgoals"]) for row in table})
     stage.say(f"{distinct:,} distinct ({distinct / max(1, len(table)):.0%})")
