@@ -16,8 +16,6 @@ DYNAMICS = Table(
         ),
         Column("name", pa.string(), "The figure, such as logps/chosen, gap_ppl/p50 or entropy."),
         Column("update", pa.int32(), "The update after which it was logged, from 1; 0: a figure of the whole round."),
-        Column(
-            "value", pa.float64(), "Its value: log-probabilities and NLL in nats, lengths in tokens, shares of 1."
-        ),
+        Column("value", pa.float64(), "Its value: log-probabilities and NLL in nats, lengths in tokens, shares of 1."),
     ),
 )
