@@ -66,8 +66,9 @@ def _axes(ticks: Sequence[str], axis: str, top_share: bool) -> tuple[Figure, Axe
     axes = figure.add_subplot()
     figure.patch.set_visible(False)
     axes.patch.set_visible(False)
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_xlim(-0.4, len(ticks) - 0.6)
+    if ticks:
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set_xlim(-0.4, len(ticks) - 0.6)
     axes.set_ylabel(axis)
     axes.grid(axis="y")
     axes.tick_params(length=0)
@@ -124,7 +125,6 @@ def tracks(name: str, curves: Sequence[Track], bounds: Sequence[float]) -> str:
     with style.context("default"), mpl.rc_context(RC):
         figure, axes = _axes([], "", False)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.set_xlim(auto=True)
         for index, curve in enumerate(curves):
             axes.plot(curve.x, curve.y, color=SERIES[index % len(SERIES)], label=curve.label, linewidth=1.2)
         for bound in bounds:

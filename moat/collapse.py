@@ -86,8 +86,8 @@ def demonstrated_tokens(renderer: Renderer) -> float | None:
 def guard(stage: Stage, rows: Sequence[Mapping[str, Any]], renderer: Renderer, round_key: str, prev: str) -> None:
     """Warn of tasks with few distinct plans, and refuse a collapsed round before its table is published.
 
-    Raises CollapseError. The rows then lie in the scratch folder as a subgoals table; the round's own place stays empty, so
-    that neither a later stage nor `dvc commit` can take them for a result.
+    Raises CollapseError. The rows then lie in the scratch folder as a subgoals table; nothing is written to the round's own
+    place, so that neither a later stage nor `dvc commit` can take them for a result.
     """
     settings = stage.params.sample
     found = measure(rows, settings.min_distinct)

@@ -384,6 +384,16 @@ def test_updates_that_never_happened_are_not_drawn():
     assert learning({}) == []
 
 
+def test_updates_run_from_left_to_right():
+    """A loss that falls is drawn from the upper left to the lower right (an SVG's y grows downwards), with numbers below."""
+    drawn = learning({"1": pl.DataFrame(dynamics_rows(aligned=False))})[0]["svg"]
+    (curve,) = re.findall(r'<path d="([^"]+)"[^>]*style="[^"]*var\(--c1\)', drawn)
+    points = [tuple(map(float, point.split())) for point in re.split("[ML]", curve)[1:]]
+    assert points[0][0] < points[-1][0]
+    assert points[0][1] < points[-1][1]
+    assert re.search(r"<text[^>]*>60</text>", drawn)
+
+
 # --- words and numbers -----------------------------------------------------------------------------------------------
 
 
