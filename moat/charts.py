@@ -1,4 +1,4 @@
-"""Curves over rounds as inline SVG: small, without scripts or fonts of their own, and equal bytes for equal data.
+"""Curves over rounds and updates as inline SVG: small, without scripts or fonts of their own; equal data, equal bytes.
 
 Colours are names that the page defines (`--c1` to `--c5`, and the text's own colour): one drawing for light and dark.
 """
@@ -16,6 +16,7 @@ import matplotlib as mpl
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 FOREGROUND = "#010203"  # stands for the text's colour while matplotlib draws
 SERIES = ("#0000c1", "#0000c2", "#0000c3", "#0000c4", "#0000c5")  # stand for --c1 … --c5
@@ -65,8 +66,9 @@ def _axes(ticks: Sequence[str], axis: str, top_share: bool) -> tuple[Figure, Axe
     axes = figure.add_subplot()
     figure.patch.set_visible(False)
     axes.patch.set_visible(False)
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_xlim(-0.4, len(ticks) - 0.6)
+    if ticks:
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set_xlim(-0.4, len(ticks) - 0.6)
     axes.set_ylabel(axis)
     axes.grid(axis="y")
     axes.tick_params(length=0)
@@ -105,6 +107,29 @@ def lines(name: str, ticks: Sequence[str], curves: Sequence[Line], axis: str, sh
             axes.axhline(mark, color=FOREGROUND, linewidth=0.8, linestyle=":")
             low_end, high_end = axes.get_ylim()
             axes.set_ylim(min(low_end, mark - 0.1), max(high_end, mark + 0.1))  # noise about it must not look large
+        _legend(axes, [curve.label for curve in curves])
+        return _svg(figure, name)
+
+
+@dataclass(frozen=True)
+class Track:
+    """A curve over numbers: y at x."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def tracks(name: str, curves: Sequence[Track], bounds: Sequence[float]) -> str:
+    """Curves over updates as an SVG element; a dotted line stands at each of `bounds`, where a round ends."""
+    with style.context("default"), mpl.rc_context(RC):
+        figure, axes = _axes([], "", False)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        for index, curve in enumerate(curves):
+            axes.plot(curve.x, curve.y, color=SERIES[index % len(SERIES)], label=curve.label, linewidth=1.2)
+        for bound in bounds:
+            axes.axvline(bound, color=FOREGROUND, linewidth=0.8, linestyle=":")
+        axes.set_xlabel("update")
         _legend(axes, [curve.label for curve in curves])
         return _svg(figure, name)
 

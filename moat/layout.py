@@ -30,3 +30,8 @@ def evals(round_key: str) -> Path:
 def model(role: str, round_key: str) -> Path:
     """A role's model folder after a round; round 0 is the cold start."""
     return Path(f"models/{role}/{round_key}")
+
+
+def card(role: str, round_key: str) -> Path:
+    """The file in a model folder that says what made it."""
+    return model(role, round_key) / "moat.json"

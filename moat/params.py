@@ -183,6 +183,9 @@ class Limits(Section):
     """When a stage stops instead of going on. No value here changes a row, so none stands in an artifact's facts."""
 
     max_failed: Share = Field(description="Share of a stage's requests that the engine may fail on.")
+    min_distinct: int = Field(ge=0, description="Distinct plans of a task, below which it is warned of.")
+    min_diversity: Share = Field(description="Mean share of new texts among a task's further plans.")
+    min_length_ratio: float = Field(ge=0, description="Mean length of the plans, in that of the planner's demonstrations.")
 
 
 class Params(Section):

@@ -18,12 +18,14 @@ import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from moat.charts import Line, lines, shares
+from moat.charts import Line, Track, lines, shares, tracks
+from moat.dynamics import track, updates
 from moat.summary import NEAR_CHANCE
 
 TEMPLATE = Path(__file__).with_suffix(".html.j2")
 N_EXAMPLES = 10
 N_WITHOUT_PAIR = 3  # of the examples, where the round has as many
+POINTS = 50  # of a training curve, per round
 STYLES = ("numbers", "operation", "vague")  # bottom to top in the chart; others follow
 
 Block = Mapping[str, Any]
@@ -155,6 +157,63 @@ def charts(rounds: Mapping[str, Block]) -> list[dict[str, Any]]:
     return drawn
 
 
+def learned(rounds: Mapping[str, Block]) -> list[dict[str, Any]]:
+    """The rows of the table of learning dynamics: a figure and its value in each round that has tables.
+
+    A logged value is shown by its beginning and its end; a figure that no round has is left out.
+    """
+    tuned = {key: block["dynamics"] for key, block in rounds.items() if "dynamics" in block}
+    asked = [
+        ("planner", "updates", "planner: updates", 0),
+        ("planner", "loss", "planner: loss", 3),
+        ("planner", "logps/chosen", "planner: log-probability of chosen, nats", 2),
+        ("planner", "logps/rejected", "planner: log-probability of rejected, nats", 2),
+        ("planner", "rewards/margins", "planner: margin", 3),
+        ("planner", "rewards/accuracies", "planner: accuracy", 2),
+        ("grounder", "updates", "grounder: updates", 0),
+        ("grounder", "loss", "grounder: loss", 3),
+        ("samples", "entropy", "samples: entropy, nats per token", 3),
+        ("samples", "tokens/mean", "samples: tokens, mean", 2),
+        ("samples", "distinct/mean", "samples: distinct plans per task, mean", 2),
+        ("pairs", "gap_ppl/p50", "pairs: gap in PPL, median", 3),
+        ("pairs", "gap_nll/p50", "pairs: gap in NLL, median", 3),
+        ("pairs", "chosen_tokens/mean", "pairs: tokens of chosen, mean", 2),
+        ("pairs", "rejected_tokens/mean", "pairs: tokens of rejected, mean", 2),
+    ]
+
+    def say(value: float | Mapping[str, float] | None, digits: int) -> str:
+        if isinstance(value, Mapping):
+            return f"{number(value['first'], digits)} → {number(value['last'], digits)}"
+        return number(value, digits)
+
+    rows = []
+    for part, name, words, digits in asked:
+        values = {key: block.get(part, {}).get(name) for key, block in tuned.items()}
+        if any(value is not None for value in values.values()):
+            rows.append({"name": words, "values": {key: say(value, digits) for key, value in values.items()}})
+    return rows
+
+
+def learning(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
+    """Training curves over the updates of all rounds, from their dynamics tables; those with nothing logged are left out."""
+    asked = [
+        ("planner", "Planner: log-probability of a pair's plans", ("logps/chosen", "logps/rejected"), "logps"),
+        ("planner", "Planner: loss", ("loss",), "planner-loss"),
+        ("grounder", "Grounder: loss", ("loss",), "grounder-loss"),
+    ]
+    drawn = []
+    for part, title, names, short in asked:
+        found = [(name, *track(list(tables.values()), part, name, POINTS)) for name in names]
+        curves = [Track(name.removeprefix("logps/"), x, y) for name, x, y in found if x]
+        counts = [updates(table, part) for table in tables.values()]
+        bounds = [sum(counts[: i + 1]) + 0.5 for i in range(len(counts) - 1)]
+        said = ", ".join(f"round {key} {n:,}" for key, n in zip(tables, counts, strict=True))
+        if curves:
+            note = f"Updates: {said}. A point is the mean of up to {-(-max(counts) // POINTS)} of them."
+            drawn.append({"title": title, "note": note, "svg": tracks(short, curves, bounds)})
+    return drawn
+
+
 def control_note(key: str, block: Block, first: Block) -> str:
     """The control in words: own plan against another task's, and whether the distance shrank since the cold start."""
     own, other = block["success"], block["control_success"]
@@ -259,8 +318,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{digits}f}" if abs(value) < 1e5 else f"{value:.2e}"
 
 
-def render(context: Mapping[str, Any], rounds: Mapping[str, Block]) -> str:
-    """The page. `context` carries `facts`, `deviations`, `cards` and `last`, the key of the examples' round."""
+def render(context: Mapping[str, Any], rounds: Mapping[str, Block], tables: Mapping[str, pl.DataFrame]) -> str:
+    """The page. `context` carries `facts`, `deviations`, `cards` and `last`, the key of the examples' round.
+
+    `tables` are the rounds' dynamics tables, by round.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE.parent),
         autoescape=True,
@@ -272,11 +334,15 @@ def render(context: Mapping[str, Any], rounds: Mapping[str, Block]) -> str:
     environment.filters |= {"steps": steps, "percent": percent, "number": number}
     first = next(iter(rounds.values()))
     notes = {key: control_note(key, block, first) for key, block in rounds.items()}
-    drawn = [chart | {"svg": Markup(chart["svg"])} for chart in charts(rounds)]
+    drawn, trained = (
+        [chart | {"svg": Markup(chart["svg"])} for chart in found] for found in (charts(rounds), learning(tables))
+    )
     return environment.get_template(TEMPLATE.name).render(
         **context,
         rounds=rounds,
         charts=drawn,
+        trained=trained,
+        learned=learned(rounds),
         control_notes=notes,
         premise_notes={key: premise_notes(block) for key, block in rounds.items()},
     )

@@ -16,7 +16,7 @@ import psutil
 
 from moat import layout
 
-TABLES = ("subgoals", "scores", "actions", "pairs", "critiques", "sft")
+TABLES = ("subgoals", "scores", "actions", "pairs", "critiques", "sft", "dynamics")
 MODELS = ("planner", "grounder")
 ARTIFACTS = (*TABLES, *MODELS, "eval")
 ABSENT = "–"

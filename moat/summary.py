@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from moat import dynamics as learning
 from moat.figures import auc, geometric_mean_ppl, wilson, within_task_correlation
 from moat.worlds.stories import style_of
 
@@ -90,6 +91,7 @@ def round_block(
     pairs: pl.DataFrame,
     critiques: pl.DataFrame,
     sft: pl.DataFrame,
+    dynamics: pl.DataFrame,
     min_gap: float,
 ) -> dict[str, Any]:
     """Figures of the tables of one round."""
@@ -106,6 +108,7 @@ def round_block(
         "distinct_share": subgoals.select("task_id", "subgoals").n_unique() / len(subgoals),
         "sample_styles": shares([style_of(plan) for plan in subgoals["subgoals"]]),
         "sample_tokens": sum(subgoals["n_tokens"].to_list()) / len(subgoals),
+        "sample_entropy": learning.entropy(subgoals),
         "sample_ppl_gold": geometric_mean_ppl(scores["nll"].to_list()),
         "pairs_kept": len(kept),
         "pairs_dropped": dict(sorted(drops.items())),
@@ -117,6 +120,7 @@ def round_block(
         "sft_rows": dict(sorted(Counter(sft["origin"].to_list()).items())),
         "premise": measured,
         "premise_auc": mean(aucs),
+        "dynamics": learning.block(dynamics),
     }
 
 

@@ -1,6 +1,7 @@
 """report: the page of a run, one file for a browser.
 
-Reads    metrics.json, data/tasks/train.parquet, data/rounds/{last}/{subgoals,scores,actions,pairs,critiques}.parquet;
+Reads    metrics.json, data/tasks/train.parquet, data/rounds/{last}/{subgoals,scores,actions,pairs,critiques}.parquet,
+         data/rounds/{every round}/dynamics.parquet;
          params.yaml: all of it (the page names the settings and quotes the comments that start with "deviates")
 Writes   report.html
 Differs  the paper shows final tables; the page also shows each round's pairs, verdicts and premise, the control with
@@ -19,6 +20,7 @@ from moat.publish import publish_text
 from moat.report import cards, deviations, pick_examples, read_metrics, render
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
+from moat.schemas.dynamics import DYNAMICS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.scores import SCORES
 from moat.schemas.subgoals import SUBGOALS
@@ -75,7 +77,8 @@ def run(stage: Stage) -> None:
         "cards": shown,
         "last": last,
     }
-    publish_text(layout.REPORT, render(context, rounds))
+    dynamics = {key: DYNAMICS.read(layout.table("dynamics", key)) for key in sorted(params.rounds, key=int)}
+    publish_text(layout.REPORT, render(context, rounds, dynamics))
     stage.say(f"{len(rounds)} rounds and {len(shown)} example tasks: open {layout.REPORT} in a browser")
     stage.close()
 

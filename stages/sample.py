@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moat import layout, models
+from moat import collapse, layout, models
 from moat.engines.base import Decoding, FinishReason
 from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.subgoals import SUBGOALS
@@ -58,6 +58,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
         )
     drops = Counter(row["dropped"] for row in table)
     counts = Counts(len(table), drops.pop(None, 0), {str(reason): n for reason, n in drops.items()})
+    collapse.guard(stage, table, renderer, round, prev)
     facts = stage.facts("sample", "format", "seed", counts=counts, **models.engine_facts(stage.machine))
     SUBGOALS.write(target, table, facts)
     distinct = len({(row["task_id"], row["subgoals"]) for row in table})

@@ -23,6 +23,7 @@ from moat import layout
 from moat.publish import publish_text
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
+from moat.schemas.dynamics import DYNAMICS
 from moat.schemas.evals import EVALS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.scores import SCORES
@@ -42,6 +43,8 @@ CURVES = (
     "ppl_gold",
     "ppl_control",
     "distinct_share",
+    "sample_tokens",
+    "sample_entropy",
     "pairs_kept",
     "premise_auc",
 )
@@ -108,7 +111,7 @@ def run(stage: Stage) -> None:
         if key in params.rounds:
             read = {
                 schema.name: schema.read(layout.table(schema.name, key))
-                for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT)
+                for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT, DYNAMICS)
             }
             block |= round_block(tasks, min_gap=params.pairs.min_gap, **read)
         rounds[key] = tidy(block)

@@ -112,6 +112,17 @@ def test_what_a_stage_meets(project):
     }
 
 
+@pytest.mark.trap(54)
+@pytest.mark.parametrize("module", ["moat.params", "moat.launch"])
+def test_a_start_imports_neither_dvc_nor_dvclive(module):
+    """Every stage imports these two; the libraries they must not need take seconds, and torch and polars too."""
+    code = f"import sys, {module}; print(sorted({{m.partition('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    loaded = set(json.loads(done.stdout.replace("'", '"')))
+    assert {"moat", "ruamel"} < loaded
+    assert not loaded & {"dvc", "dvclive", "torch", "transformers", "polars", "yaml"}
+
+
 def test_an_inherited_path_comes_after_the_root(monkeypatch):
     """The checkout's own library wins over whatever PYTHONPATH held."""
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")

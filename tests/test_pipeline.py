@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 
 def test_every_stage_left_its_artifact(project):
     """One round of everything: tables, models, metrics, report."""
-    for name in ("subgoals", "scores", "actions", "pairs", "critiques", "sft", "pool"):
+    for name in ("subgoals", "scores", "actions", "pairs", "critiques", "sft", "pool", "dynamics"):
         assert (project.place / f"data/rounds/1/{name}.parquet").is_file()
     for role in ("planner", "grounder"):
         for key in ("0", "1"):

@@ -17,6 +17,8 @@ from moat.report import (
     charts,
     control_note,
     deviations,
+    learned,
+    learning,
     number,
     percent,
     pick_examples,
@@ -25,6 +27,7 @@ from moat.report import (
 )
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
+from moat.schemas.dynamics import DYNAMICS
 from moat.schemas.evals import EVALS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.scores import SCORES
@@ -150,6 +153,15 @@ def eval_rows(n, reached):
     ]
 
 
+def dynamics_rows(aligned=True):
+    """Figures of a round: 120 updates of the grounder, and two of the planner unless it was not aligned."""
+    found = {("grounder", "updates", 0): 120.0, ("samples", "entropy", 0): 0.25, ("planner", "updates", 0): 2.0 * aligned}
+    found |= {("grounder", "loss", n): 1 / n for n in range(1, 121)}
+    if aligned:
+        found |= {("planner", name, n): -float(n) for name in ("logps/chosen", "logps/rejected", "loss") for n in (1, 2)}
+    return [{"part": p, "name": name, "update": n, "value": value} for (p, name, n), value in found.items()]
+
+
 def write_run(folder):
     """A whole run's tables and metrics.json under `folder`, in which the current folder lies."""
     (folder / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
@@ -171,14 +183,14 @@ def write_run(folder):
         "subgoals": PLANS[0],
         "actions": GOLD,
     }
-    rows = candidate_tables(ids) | {"pairs": pairs, "sft": [sft]}
+    rows = candidate_tables(ids) | {"pairs": pairs, "sft": [sft], "dynamics": dynamics_rows()}
     rounds = {}
     for key in sorted(settings.evaluated, key=int):
         EVALS.write(layout.evals(key), eval_rows(20, 8 + 3 * int(key)), {})
         block = evaluation(EVALS.read(layout.evals(key)))
         if key in settings.rounds:
             read = {}
-            for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT):
+            for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT, DYNAMICS):
                 schema.write(layout.table(schema.name, key), rows[schema.name], {})
                 read[schema.name] = schema.read(layout.table(schema.name, key))
             block |= round_block(TASKS.read(layout.TRAIN_TASKS), min_gap=0.1, **read)
@@ -286,10 +298,12 @@ def test_every_section_of_the_page_is_there(parsed):
         "dropped: gap below min_gap",
         "rank correlation within tasks",
         "Given another task's plan",
+        "How the rounds learned",
+        "samples: entropy, nats per token 0.250 0.250",
         "Examples of round 2",
     ):
         assert words in text
-    assert sum(tag == "svg" for tag, _ in parsed.tags) == 5
+    assert sum(tag == "svg" for tag, _ in parsed.tags) == 5 + 3  # over rounds, and over updates
 
 
 def test_a_round_without_metrics_is_named(tmp_path, monkeypatch):
@@ -345,6 +359,39 @@ def test_one_kind_fills_up_for_the_other(kept, dropped, n):
     rows = [pair_row(f"t{i}") for i in range(kept)] + [pair_row(f"d{i}", "gap") for i in range(dropped)]
     table = pl.DataFrame(rows, schema={column.name: None for column in PAIRS.columns} if not rows else None)
     assert len(set(pick_examples(table))) == n
+
+
+# --- learning dynamics -------------------------------------------------------------------------------------------------
+
+
+def test_a_logged_figure_is_shown_by_its_ends():
+    """A round that has no such figure (the planner was not aligned) shows a dash; a figure of no round has no row."""
+    one = {"dynamics": {"planner": {"updates": 2.0, "loss": {"first": 0.75, "last": 0.5}}}}
+    other = {"dynamics": {"planner": {"updates": 0.0}}}
+    assert learned({"0": {}, "1": one, "2": other}) == [
+        {"name": "planner: updates", "values": {"1": "2", "2": "0"}},
+        {"name": "planner: loss", "values": {"1": "0.750 → 0.500", "2": "–"}},
+    ]
+    assert learned({"0": {}}) == []
+
+
+def test_updates_that_never_happened_are_not_drawn():
+    """Without an aligned planner there is the grounder's curve alone; the note counts the updates of each round."""
+    tables = {key: pl.DataFrame(dynamics_rows(aligned=False)) for key in ("1", "2")}
+    drawn = learning(tables)
+    assert [chart["title"] for chart in drawn] == ["Grounder: loss"]
+    assert "round 1 120, round 2 120. A point is the mean of up to 3 of them." in drawn[0]["note"]
+    assert learning({}) == []
+
+
+def test_updates_run_from_left_to_right():
+    """A loss that falls is drawn from the upper left to the lower right (an SVG's y grows downwards), with numbers below."""
+    drawn = learning({"1": pl.DataFrame(dynamics_rows(aligned=False))})[0]["svg"]
+    (curve,) = re.findall(r'<path d="([^"]+)"[^>]*style="[^"]*var\(--c1\)', drawn)
+    points = [tuple(map(float, point.split())) for point in re.split("[ML]", curve)[1:]]
+    assert points[0][0] < points[-1][0]
+    assert points[0][1] < points[-1][1]
+    assert re.search(r"<text[^>]*>60</text>", drawn)
 
 
 # --- words and numbers -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from moat.figures import wilson
 from moat.machine import Machine
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
+from moat.schemas.dynamics import DYNAMICS
 from moat.schemas.evals import EVALS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.scores import SCORES
@@ -123,6 +124,11 @@ def tables():
             sft | {"row_id": str(n), "origin": origin, "task_id": "a"}
             for n, origin in enumerate(("initial", "initial", "accepted", "corrected"))
         ],
+        DYNAMICS: [
+            {"part": "planner", "name": "updates", "update": 0, "value": 2.0},
+            {"part": "planner", "name": "loss", "update": 1, "value": 0.7},
+            {"part": "planner", "name": "loss", "update": 2, "value": 0.5},
+        ],
     }
 
 
@@ -191,6 +197,8 @@ def test_figures_of_a_round():
     block = round_block(pl.DataFrame(TASK_ROWS), min_gap=0.15, **frames())
     assert block["distinct_share"] == 0.8
     assert block["sample_tokens"] == 4.4
+    assert block["sample_entropy"] == pytest.approx(5 * 2.0 / (22 + 5))  # 22 tokens and five end tokens
+    assert block["dynamics"] == {"planner": {"updates": 2.0, "loss": {"first": 0.7, "last": 0.5}}}
     assert block["sample_ppl_gold"] == pytest.approx((2 * 4 * 8 * 2 * 1) ** (1 / 5))
     assert block["sample_styles"] == {"numbers": 0.6, "vague": 0.4}
     assert block["pairs_kept"] == 1

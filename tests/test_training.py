@@ -210,7 +210,7 @@ def test_a_loss_that_is_no_number_stops_the_run(make_model, tokenizer, rows, mac
 @pytest.mark.trap(19)
 @pytest.mark.parametrize("micro_batch", [None, 1])
 def test_a_loss_that_is_no_number_names_the_rows_of_its_update(make_model, tokenizer, rows, machine, micro_batch):
-    """Two rows an update, one of which makes the loss NaN (a token whose embedding is NaN): these two are named, no other."""
+    """Two rows an update, one of which makes the loss NaN (its embedding is): these two are named, no other."""
     model, poisoned = make_model(), len(tokenizer) - 1
     with torch.no_grad():
         model.model.embed_tokens.weight[poisoned] = math.nan
