@@ -1,6 +1,6 @@
-"""The command `moat`: where a run stands, profiles, and a tool to try.
+"""The command `moat`: where a run stands, profiles, a tool to try, and how good a critic is.
 
-Starts quickly: whatever is heavy is imported by the command that needs it, and torch by none.
+Starts quickly: whatever is heavy is imported by the command that needs it, and torch by none that asks no model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ Examples:
     moat profile use tiny
 
     moat exec --domain maths "R1 = Calculator(2 + 3)"
+
+    moat calibrate-critic --kind executor
 """
 
 app = typer.Typer(
@@ -44,12 +46,13 @@ def console() -> Console:
 @contextmanager
 def faults() -> Iterator[None]:
     """Turn an error of ours into one line on stderr and exit status 1; a bug keeps its traceback."""
+    from moat.judge_prompt import JudgeError
     from moat.params import ParamsError
     from moat.status import StatusError
 
     try:
         yield
-    except (OSError, ParamsError, StatusError) as error:
+    except (OSError, JudgeError, ParamsError, StatusError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error[/] {escape(str(error))}")
         raise typer.Exit(1) from error
 
@@ -164,6 +167,67 @@ def execute_actions(
     if done.failure is not None:
         typer.echo(f"failed ({done.failure}): {done.message}", err=True)
         raise typer.Exit(1)
+
+
+@app.command("calibrate-critic")
+def calibrate_critic(
+    kind: Annotated[
+        str, typer.Option(help="executor, llm, executor_then_llm or none; by default that of params.yaml.")
+    ] = "",
+    tasks: Annotated[int, typer.Option(min=1, help="Stories that the cases are made of.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the stories; the report's are those of 0.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the figures to this JSON file too.")] = None,
+) -> None:
+    """Measure a critic on actions that are known to be right or wrong: agreement and confusion matrix.
+
+    The stage calibrate_critic does the same for the critic of params.yaml, and the report shows it. A kind with a judge
+    needs critic.judge and critic.revision in params.yaml.
+
+    Example: `moat calibrate-critic --kind executor`
+    """
+    import json
+
+    from moat import layout, machine, params
+    from moat.calibration import calibrate, known_cases
+    from moat.judging import Judge
+    from moat.publish import publish_text
+    from moat.stage import Stage
+
+    shown = console()
+    with faults():
+        root = project()
+        everything = params.load(root / params.PARAMS)
+        values = everything.critic.model_dump() | ({"kind": kind} if kind else {})
+        settings = params.check(values, params.Critic, root / params.PARAMS)
+        if out is not None and out.resolve() == (root / layout.CALIBRATION).resolve():
+            raise params.ParamsError(f"{out} is the stage's: `dvc repro calibrate_critic` writes it; name another file")
+        here = Stage("calibrate-critic", everything, machine.load(root), root)
+
+        def judge() -> Judge:
+            from moat.judge_engine import open_judge
+
+            return open_judge(settings, everything.seed, here.machine, here.progress)
+
+        found = calibrate(settings, known_cases(tasks, seed), judge)
+        if out is not None:
+            publish_text(out, json.dumps(found, indent=1) + "\n")
+    verdicts = ("accept", "correct", "reject", "unparsed")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("actions", "known to be", "cases", *verdicts):
+        table.add_column(name, justify="left" if name in ("actions", "known to be") else "right")
+    for right in (True, False):
+        own = [row for row in found["forms"] if row["right"] is right]
+        word = "right" if right else "wrong"
+        for row in own:
+            cells = (str(row[verdict] or "") for verdict in verdicts)
+            table.add_row(row["form"].replace("_", " "), word, str(row["n"]), *cells)
+        sums = (str(sum(row[name] for row in own)) for name in ("n", *verdicts))
+        table.add_row("all", word, *sums, style="bold", end_section=True)
+    shown.print(table)
+    shown.print(
+        f"critic {found['critic']}: agrees on {found['agreement']:.1%} of {found['n']:,} cases "
+        f"(95%: {found['low']:.1%} to {found['high']:.1%})"
+    )
 
 
 if __name__ == "__main__":

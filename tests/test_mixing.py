@@ -66,7 +66,7 @@ def test_only_accepted_and_corrected_candidates_are_trained_on(stage_module):
         judged("a", 3, "reject"),
         judged("a", 2, "accept"),
     ]
-    rows = stage_module("mix").candidate_rows(pl.DataFrame(table, infer_schema_length=None), "2")
+    rows = stage_module("mix").candidate_rows(pl.DataFrame(table, infer_schema_length=None), "2", "original")
     assert [(r["row_id"], r["origin"], r["actions"], r["subgoals"]) for r in rows] == [
         ("accepted/2/a/2", "accepted", "own", "plan 2"),
         ("corrected/2/b/1", "corrected", "gold", "plan 1"),
