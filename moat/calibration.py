@@ -8,8 +8,8 @@ the same cases. Of each story there are the gold actions, other right forms of t
 * wrong: `number`, `operation`, `operands` (exchanged), `missing_step`, `reference` (an earlier result than it should be),
   and `answer_only` (the answer written down, nothing computed).
 
-A wrong form that reaches the gold answer all the same (5 + 14 for 14 + 5) is left out. `answer_only` reaches it by design: no
-executor can tell it from work, and its agreement is below 100% for that reason.
+A wrong form that reaches the gold answer all the same (5 + 14 for 14 + 5) is left out. `answer_only` reaches it by design:
+no executor can tell it from work, and its agreement is below 100% for that reason.
 """
 
 from __future__ import annotations
@@ -80,10 +80,8 @@ def _forms(story: Story, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
     last = len(steps) - 1
     yield "gold", story.actions
     yield "spaced", story.actions.replace("; ", " ;\n").replace(" = Calculator(", "=Calculator( ").replace(" + ", "+")
-    yield (
-        "decimals",
-        _text([Step(f"{s.left}.0" if not i else s.left, s.operation, f"{s.right}.0") for i, s in enumerate(steps)]),
-    )
+    start, *others = (Step(step.left, step.operation, f"{step.right}.0") for step in steps)
+    yield "decimals", _text([Step(f"{start.left}.0", start.operation, start.right), *others])
     divided = [index for index, step in enumerate(steps) if step.operation == "/"]
     if divided:
         index = divided[draw(len(divided))]
@@ -93,11 +91,9 @@ def _forms(story: Story, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
     yield "renamed", _text(steps, [f"R{2 + 3 * index}" for index in range(len(steps))])
     for index in range(last):
         one, two = steps[index], steps[index + 1]
-        if any({one.operation, two.operation} <= group for group in COMMUTE) and one != Step(
-            one.left, two.operation, two.right
-        ):
-            exchanged = [Step(one.left, two.operation, two.right), Step("", one.operation, one.right)]
-            yield "reordered", _text([*steps[:index], *exchanged, *steps[index + 2 :]])
+        first, then = Step(one.left, two.operation, two.right), Step(two.left, one.operation, one.right)
+        if first != one and any({one.operation, two.operation} <= group for group in COMMUTE):
+            yield "reordered", _text([*steps[:index], first, then, *steps[index + 2 :]])
             break
     yield "merged", f"R1 = Calculator({_merged(story.actions)})"
 
@@ -166,11 +162,11 @@ def known_cases(tasks: int = TASKS, seed: int = 0) -> list[Known]:
 
 def calibrate(settings: Critic, known: Sequence[Known], open_judge: Callable[[], Judge]) -> dict[str, Any]:
     """The verdicts of the critic of `settings` on known cases, and how they agree with the truth; JSON, without times."""
-    acted = [
-        Acted(one.case, outcome(execute(one.case.actions, TOOLS[one.case.domain]), one.case.gold_answer), True)
-        for one in known
-    ]
-    judgement = criticise(settings, acted, open_judge)
+
+    def acted(case: Case) -> Acted:
+        return Acted(case, outcome(execute(case.actions, TOOLS[case.domain]), case.gold_answer), True)
+
+    judgement = criticise(settings, [acted(one.case) for one in known], open_judge)
     model = {"judge": settings.judge, "revision": settings.revision, **judgement.facts} if judgement.answers else {}
     return {"critic": settings.kind, "asked": len(judgement.answers), **model, **agreement(known, judgement.critiques)}
 

@@ -197,8 +197,8 @@ def calibrate_critic(
     with faults():
         root = project()
         everything = params.load(root / params.PARAMS)
-        values = everything.critic.model_dump() | ({"kind": kind} if kind else {})
-        settings = params.check(values, params.Critic, root / params.PARAMS)
+        chosen = {"critic": everything.critic.model_dump() | ({"kind": kind} if kind else {})}
+        settings = params.check(everything.model_dump() | chosen, params.Params, root / params.PARAMS).critic
         if out is not None and out.resolve() == (root / layout.CALIBRATION).resolve():
             raise params.ParamsError(f"{out} is the stage's: `dvc repro calibrate_critic` writes it; name another file")
         here = Stage("calibrate-critic", everything, machine.load(root), root)

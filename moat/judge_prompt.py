@@ -16,6 +16,7 @@ that, `moat calibrate-critic` measures how good it is.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Literal
@@ -100,10 +101,15 @@ class Question:
     content: str
 
 
+def _content(case: Case) -> str:
+    """All of a case as one text, in which no field can pass for a part of another."""
+    return json.dumps(astuple(case))
+
+
 def key_of(case: Case, seed: int) -> str:
     """The key of a case's marks, which stands in none of its texts."""
     for attempt in range(1000):
-        key = content_id("judge", seed, attempt, *astuple(case))[:KEY_LENGTH]
+        key = content_id("judge", seed, attempt, _content(case))[:KEY_LENGTH]
         if not any(key in text for text in astuple(case)):
             return key
     raise AssertionError("a thousand hashes of a text cannot all stand in it")
@@ -157,9 +163,9 @@ class JudgeRenderer(Renderer):
         names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab(), THINK, END_THINK, *ROLE_MARKERS}
         marked = [name for name in names if len(name) > 2 and not name.isspace() and not name.isalnum()]
         self.control = tuple(sorted(marked, key=lambda name: (-len(name), name)))
-        known = tokenizer.convert_tokens_to_ids(list(self.control))
+        known = [tokenizer.convert_tokens_to_ids(name) for name in self.control]
         self._control_ids = {*known, *tokenizer.all_special_ids} - {tokenizer.unk_token_id, None}
-        opening = self.tokenizer.decode(self._prompt("x")) if prompt == "chat" else ""
+        opening = self.decode(self._prompt("")) if prompt == "chat" else ""
         self.thinks = opening.rfind(THINK) > opening.rfind(END_THINK)
 
     def question(self, case: Case, seed: int) -> Question | None:
@@ -168,7 +174,7 @@ class JudgeRenderer(Renderer):
         text = question(case, key, self.control)
         if self._control_ids.intersection(self._encode(text)):
             return None
-        return Question(self._prompt(text), key, content_id("judge", *astuple(case)))
+        return Question(self._prompt(text), key, content_id("judge", _content(case)))
 
     def decode(self, ids: list[int]) -> str:
         """Text of an answer, special tokens shown: where thinking ends must be seen even if that is a special token."""

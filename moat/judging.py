@@ -150,8 +150,8 @@ def check_unparsed(answers: Sequence[Answer], allowed: float) -> None:
     reasons = ", ".join(f"{n:,} {reason}" for reason, n in Counter(answer.reason for answer in lost).most_common(5))
     example = next((answer.text for answer in lost if answer.text), "")
     raise TooManyUnparsed(
-        f"{len(lost):,} of {len(answers):,} judged candidates ({len(lost) / len(answers):.1%}) have no readable verdict, more "
-        f"than critic.max_unparsed ({allowed:.1%}): {reasons}. One answer ends with {example[-SHOWN:]!r}. Raise "
+        f"{len(lost):,} of {len(answers):,} judged candidates ({len(lost) / len(answers):.1%}) have no readable verdict, "
+        f"more than critic.max_unparsed ({allowed:.1%}): {reasons}. One answer ends with {example[-SHOWN:]!r}. Raise "
         f"critic.max_new_tokens if answers are cut; if they have no verdict, take a stronger judge (`moat calibrate-critic` "
         "measures it); raise critic.max_unparsed to go on without them"
     )

@@ -168,10 +168,9 @@ class Critic(Section):
 
     def deciding(self) -> dict[str, Any]:
         """The settings that verdicts depend on under this kind."""
-        asks = self.kind in ("llm", "executor_then_llm")
-        return self.model_dump(
-            exclude={"subgoals", "max_unparsed"} if asks else set(Critic.model_fields) - {"kind", "on_failure"}
-        )
+        if self.kind in ("llm", "executor_then_llm"):
+            return self.model_dump(exclude={"on_failure", "subgoals", "max_unparsed"})
+        return self.model_dump(include={"kind", "on_failure"})
 
 
 class Mix(Section):

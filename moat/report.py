@@ -1,7 +1,7 @@
 """The page of a run: figures of every round from metrics.json, the critic's calibration, and examples of the last round.
 
-Nothing is measured here: figures are those of `summarize` and `calibrate_critic`. The page is one file that loads nothing, and equal inputs
-give equal bytes. Whatever a model or a task source wrote is text in it, never markup.
+Nothing is measured here: figures are those of `summarize` and `calibrate_critic`. The page is one file that loads nothing,
+and equal inputs give equal bytes. Whatever a model or a task source wrote is text in it, never markup.
 """
 
 from __future__ import annotations

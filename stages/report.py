@@ -1,7 +1,8 @@
 """report: the page of a run, one file for a browser.
 
 Reads    metrics.json, data/calibration.json, data/tasks/train.parquet,
-         data/rounds/{last}/{subgoals,scores,actions,pairs,critiques}.parquet; params.yaml: all of it (the page names the settings and quotes the comments that start with "deviates")
+         data/rounds/{last}/{subgoals,scores,actions,pairs,critiques}.parquet;
+         params.yaml: all of it (the page names the settings and quotes the comments that start with "deviates")
 Writes   report.html
 Differs  the paper shows final tables; the page also shows each round's pairs, verdicts and premise, the control with
          another task's plan, and ten tasks with all their candidates
