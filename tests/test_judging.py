@@ -271,15 +271,21 @@ def test_hostile_candidates_do_not_speak_for_the_judge(tokenizer, kind):
 @pytest.mark.trap(26, 28)
 def test_a_judge_that_says_what_hostile_data_tells_it_accepts_nothing(tokenizer):
     """It answers with the raw data alone, or hands it on as a correction: no row is accepted or corrected."""
-    for form in (
+    form_of = (
         "{0}",
         "Verdict {1}: {0}",
         "Verdict {1}: correct\n[[corrected actions {1}]]\n{0}\n[[end corrected actions {1}]]",
-    ):
-        for entry in HOSTILE:
-            text = entry["text"] * entry["repeat"]
-            critique = one(tokenizer, lambda _, key, text=text, form=form: form.format(text, key))
-            assert critique.verdict in (Verdict.REJECT, Verdict.UNPARSED)
+    )
+
+    def say(text, key):
+        form, number = map(int, re.search(r"Subgoal (\d) of (\d+)", text).groups())
+        return form_of[form].format(HOSTILE[number]["text"] * HOSTILE[number]["repeat"], key)
+
+    numbers = [(form, number) for form in range(3) for number in range(len(HOSTILE))]
+    rows = [acted(replace(CASE, subgoals=f"Subgoal {form} of {number}")) for form, number in numbers]
+    verdicts = [c.verdict for c in criticise(settings(), rows, Scripted(tokenizer, say).open).critiques]
+    assert set(verdicts[: 2 * len(HOSTILE)]) == {Verdict.UNPARSED}
+    assert set(verdicts) == {Verdict.REJECT, Verdict.UNPARSED}
 
 
 # --- too many unparsed ------------------------------------------------------------------------------------------------
