@@ -68,8 +68,7 @@ class Judge:
                 fixed[case] = _unasked("a control token in the data")
             elif self.longest is not None and len(question.prompt) + self.max_new_tokens > self.longest:
                 fixed[case] = _unasked(
-                    f"not asked: prompt and answer need {len(question.prompt)} + {self.max_new_tokens} tokens, "
-                    f"the judge's context has {self.longest}"
+                    f"question and max_new_tokens do not fit the judge's {self.longest} tokens of context"
                 )
             else:
                 asked[case] = question
@@ -148,10 +147,10 @@ def check_unparsed(answers: Sequence[Answer], allowed: float) -> None:
     if not answers or len(lost) / len(answers) <= allowed:
         return
     reasons = ", ".join(f"{n:,} {reason}" for reason, n in Counter(answer.reason for answer in lost).most_common(5))
-    example = next((answer.text for answer in lost if answer.text), "")
+    example = next((f" One answer ends with {answer.text[-SHOWN:]!r}." for answer in lost if answer.text), "")
     raise TooManyUnparsed(
         f"{len(lost):,} of {len(answers):,} judged candidates ({len(lost) / len(answers):.1%}) have no readable verdict, "
-        f"more than critic.max_unparsed ({allowed:.1%}): {reasons}. One answer ends with {example[-SHOWN:]!r}. Raise "
-        f"critic.max_new_tokens if answers are cut; if they have no verdict, take a stronger judge (`moat calibrate-critic` "
-        "measures it); raise critic.max_unparsed to go on without them"
+        f"more than critic.max_unparsed ({allowed:.1%}): {reasons}.{example} Raise critic.max_new_tokens if answers are cut, "
+        "lower it if they do not fit; if they have no verdict, take a stronger judge (`moat calibrate-critic` measures it); "
+        "raise critic.max_unparsed to go on without them"
     )
