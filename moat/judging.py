@@ -150,7 +150,7 @@ def check_unparsed(answers: Sequence[Answer], allowed: float) -> None:
     example = next((f" One answer ends with {answer.text[-SHOWN:]!r}." for answer in lost if answer.text), "")
     raise TooManyUnparsed(
         f"{len(lost):,} of {len(answers):,} judged candidates ({len(lost) / len(answers):.1%}) have no readable verdict, "
-        f"more than critic.max_unparsed ({allowed:.1%}): {reasons}.{example} Raise critic.max_new_tokens if answers are cut, "
-        "lower it if they do not fit; if they have no verdict, take a stronger judge (`moat calibrate-critic` measures it); "
-        "raise critic.max_unparsed to go on without them"
+        f"more than critic.max_unparsed ({allowed:.1%}): {reasons}.{example} Raise critic.max_new_tokens if answers are "
+        "cut, lower it if they do not fit. If they have no verdict, take a stronger judge (`moat calibrate-critic` measures "
+        "it). Raise critic.max_unparsed to go on without them"
     )
