@@ -25,6 +25,7 @@ from moat.params import Params, ParamsError
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.demos import DEMOS
+from moat.schemas.dynamics import DYNAMICS
 from moat.schemas.evals import EVALS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.scores import SCORES
@@ -47,6 +48,7 @@ ROUND_TABLES: Mapping[str, Table] = {
     "critiques": CRITIQUES,
     "sft": SFT,
     "pool": SFT,
+    "dynamics": DYNAMICS,
 }
 
 

@@ -1,6 +1,6 @@
-"""The command `moat`: where a run stands, where a row comes from, whether all is right, profiles, and a tool to try.
+"""The command `moat`: where a run stands, where a row comes from, whether all is right, profiles, a tool, the critic.
 
-Starts quickly: whatever is heavy is imported by the command that needs it, and torch by none.
+Starts quickly: whatever is heavy is imported by the command that needs it, and torch by none that asks no model.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ Examples:
     moat trace 0f3c5a7b9d1e2f40/3
 
     moat verify
+
+    moat calibrate-critic --kind executor
 """
 
 app = typer.Typer(
@@ -224,6 +226,70 @@ def execute_actions(
     if done.failure is not None:
         typer.echo(f"failed ({done.failure}): {done.message}", err=True)
         raise typer.Exit(1)
+
+
+@app.command("calibrate-critic")
+def calibrate_critic(
+    kind: Annotated[
+        str, typer.Option(help="executor, llm, executor_then_llm or none; by default that of params.yaml.")
+    ] = "",
+    tasks: Annotated[int, typer.Option(min=1, help="Stories that the cases are made of.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the stories; the report's are those of 0.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the figures to this JSON file too.")] = None,
+) -> None:
+    """Measure a critic on actions that are known to be right or wrong: agreement and confusion matrix.
+
+    The stage calibrate_critic does the same for the critic of params.yaml, and the report shows it. A kind with a judge
+    needs critic.judge and critic.revision in params.yaml.
+
+    Example: `moat calibrate-critic --kind executor`
+    """
+    import json
+
+    from moat import layout, machine, params
+    from moat.calibration import calibrate, known_cases
+    from moat.engines.base import EngineError
+    from moat.journal import JournalError
+    from moat.judge_prompt import JudgeError
+    from moat.judging import Judge
+    from moat.publish import publish_text
+    from moat.stage import Stage
+
+    shown = console()
+    with faults(EngineError, JournalError, JudgeError):
+        root = project()
+        everything = params.load(root / params.PARAMS)
+        chosen = {"critic": everything.critic.model_dump() | ({"kind": kind} if kind else {})}
+        settings = params.check(everything.model_dump() | chosen, params.Params, root / params.PARAMS).critic
+        if out is not None and out.resolve() == (root / layout.CALIBRATION).resolve():
+            raise params.ParamsError(f"{out} is the stage's: `dvc repro calibrate_critic` writes it; name another file")
+        here = Stage("calibrate-critic", everything, machine.load(root), root)
+
+        def judge() -> Judge:
+            from moat.judge_engine import open_judge
+
+            return open_judge(settings, here)
+
+        found = calibrate(settings, known_cases(tasks, seed), judge)
+        if out is not None:
+            publish_text(out, json.dumps(found, indent=1) + "\n")
+    verdicts = ("accept", "correct", "reject", "unparsed")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("actions", "known to be", "cases", *verdicts):
+        table.add_column(name, justify="left" if name in ("actions", "known to be") else "right")
+    for right in (True, False):
+        own = [row for row in found["forms"] if row["right"] is right]
+        word = "right" if right else "wrong"
+        for row in own:
+            cells = (str(row[verdict] or "") for verdict in verdicts)
+            table.add_row(row["form"].replace("_", " "), word, str(row["n"]), *cells)
+        sums = (str(sum(row[name] for row in own)) for name in ("n", *verdicts))
+        table.add_row("all", word, *sums, style="bold", end_section=True)
+    shown.print(table)
+    shown.print(
+        f"critic {found['critic']}: agrees on {found['agreement']:.1%} of {found['n']:,} cases "
+        f"(95%: {found['low']:.1%} to {found['high']:.1%})"
+    )
 
 
 if __name__ == "__main__":

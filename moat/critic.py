@@ -1,7 +1,15 @@
 """Critics: who judges the grounder's actions, and what replaces the ones that fail (MOAT, section 4.2).
 
-`executor` runs the actions: accepted when they reach the gold answer, else corrected with the gold actions (or rejected,
-under `on_failure: drop`). `none` accepts everything; it is the ablation without a critic.
+* `executor` runs the actions: accepted when they reach the gold answer, else corrected with the gold actions (or rejected,
+  under `on_failure: drop`).
+* `llm`, the paper's, asks a judge model (moat/judging.py): it reads task, action list, subgoals, actions and gold actions,
+  and answers a verdict, with corrected actions when they fail.
+* `executor_then_llm` accepts what reaches the gold answer and asks the judge about the rest, which an executor can refuse
+  but not mend. The judge cannot accept what the executor knows to be wrong (`known_wrong`).
+* `none` accepts everything; it is the ablation without a critic.
+
+Whoever corrects: a correction counts only when it parses and, where there is a gold answer, reaches it. Actions that were
+cut at the token limit are never accepted as they are.
 """
 
 from __future__ import annotations
@@ -10,7 +18,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from moat.actions import ActionSyntaxError, parse
+from moat.answers import parse_number
 from moat.executor import TOOLS, Outcome, execute, outcome
+
+CUT = "cut at max_new_tokens"
+SHOWN = 200  # characters of a judge's reasons, or of an answer that could not be read, that are kept
 
 
 class Verdict(StrEnum):
@@ -24,19 +37,50 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Critique:
-    """A verdict, the actions in place of the grounder's (for `correct` only), and what decided it."""
+    """A verdict, the texts in place of the candidate's (for `correct` only), and what decided it."""
 
     verdict: Verdict
     corrected_actions: str | None
     reason: str
+    corrected_subgoals: str | None = None
 
 
-def corrected(actions: str, domain: str, gold_answer: str, reason: str) -> Critique:
-    """A correction that counts only when it parses, runs and reaches the gold answer; else the candidate is rejected."""
-    came = outcome(execute(actions, TOOLS[domain]), gold_answer)
-    if came is not Outcome.REACHED:
-        return Critique(Verdict.REJECT, None, f"{reason}; the correction does not reach the gold answer ({came})")
-    return Critique(Verdict.CORRECT, actions, reason)
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A judge's answer as read: a verdict, its corrections (for `correct` only), and why; `text` is the answer itself."""
+
+    verdict: Verdict
+    actions: str | None
+    subgoals: str | None
+    reason: str
+    text: str
+
+
+def corrected(actions: str, domain: str, gold_answer: str, reason: str, subgoals: str | None = None) -> Critique:
+    """A correction that counts only when it parses, runs and reaches the gold answer; else the candidate is rejected.
+
+    Without a gold answer (a blank text) nothing can be reached: the correction must parse and name tools of the domain.
+    """
+    if not gold_answer.strip():
+        fault = _not_actions(actions, domain)
+    elif domain not in TOOLS:
+        fault = f"domain {domain} has no tools to run it with"
+    else:
+        came = outcome(execute(actions, TOOLS[domain]), gold_answer)
+        fault = None if came is Outcome.REACHED else f"does not reach the gold answer ({came})"
+    if fault is not None:
+        return Critique(Verdict.REJECT, None, f"{reason}; the correction {fault}")
+    return Critique(Verdict.CORRECT, actions, reason, subgoals)
+
+
+def _not_actions(text: str, domain: str) -> str | None:
+    """What keeps a text from being actions of the domain, or None."""
+    try:
+        actions = parse(text)
+    except ActionSyntaxError as error:
+        return f"does not parse ({error.message})"
+    unknown = [a.tool for a in actions if a.tool is not None and domain in TOOLS and a.tool not in TOOLS[domain]]
+    return f"names the unknown tool {unknown[0]}" if unknown else None
 
 
 def judge(
@@ -49,14 +93,55 @@ def judge(
     gold_actions: str,
     gold_answer: str,
 ) -> Critique:
-    """Judge one candidate's executed actions. Actions that ran into the token limit are never accepted as they are."""
+    """Judge one candidate's executed actions without a model. What ran into the token limit is never accepted as it is."""
     if kind == "none":
         if not finished:
-            return Critique(Verdict.REJECT, None, "cut at max_new_tokens")
+            return Critique(Verdict.REJECT, None, CUT)
         return Critique(Verdict.ACCEPT, None, "no critic")
     if came is Outcome.REACHED and finished:
         return Critique(Verdict.ACCEPT, None, "reached the gold answer")
-    reason = f"executed: {came}" if finished else "cut at max_new_tokens"
+    reason = f"executed: {came}" if finished else CUT
     if on_failure == "drop":
         return Critique(Verdict.REJECT, None, reason)
     return corrected(gold_actions, domain, gold_answer, reason)
+
+
+def known_wrong(came: Outcome, gold_answer: str) -> bool:
+    """Whether executing leaves no doubt that the actions fail.
+
+    Another number than the gold one is wrong, and so is what cannot be run. Another text may be the gold answer in other
+    words, a failing tool may be the tool's fault where it looks things up, and without a gold answer nothing is known.
+    """
+    if not gold_answer.strip() or came is Outcome.REACHED:
+        return False
+    if came in (Outcome.NOT_REACHED, Outcome.TOOL_ERROR):
+        return parse_number(gold_answer) is not None
+    return True
+
+
+def judged(
+    kind: Literal["llm", "executor_then_llm"],
+    answer: Answer,
+    *,
+    came: Outcome,
+    finished: bool,
+    domain: str,
+    gold_answer: str,
+) -> Critique:
+    """What a judge's answer means for one candidate."""
+    reason = f"judge: {answer.reason}"
+    match answer.verdict:
+        case Verdict.ACCEPT:
+            if not finished:
+                return Critique(Verdict.REJECT, None, f"{reason}; but {CUT}")
+            if kind == "executor_then_llm" and known_wrong(came, gold_answer):
+                return Critique(Verdict.REJECT, None, f"{reason}; but executed: {came}")
+            return Critique(Verdict.ACCEPT, None, reason)
+        case Verdict.CORRECT:
+            assert answer.actions is not None
+            return corrected(answer.actions, domain, gold_answer, reason, answer.subgoals)
+        case Verdict.REJECT:
+            return Critique(Verdict.REJECT, None, reason)
+        case Verdict.UNPARSED:
+            said = f"; the answer ends with {answer.text[-SHOWN:]!r}" if answer.text else ""
+            return Critique(Verdict.UNPARSED, None, reason + said)

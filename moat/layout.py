@@ -7,6 +7,7 @@ from pathlib import Path
 TRAIN_TASKS = Path("data/tasks/train.parquet")
 EVAL_TASKS = Path("data/tasks/eval.parquet")
 BASE_MODEL = Path("models/base")
+CALIBRATION = Path("data/calibration.json")
 METRICS = Path("metrics.json")
 CURVES = Path("curves.csv")
 REPORT = Path("report.html")

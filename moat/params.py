@@ -144,10 +144,32 @@ class Ground(Section):
 
 
 class Critic(Section):
-    """Who judges the grounder's actions."""
+    """Who judges the grounder's actions. The kinds with a judge model read all of it, the others the first two keys."""
 
-    kind: Literal["executor", "none"]
+    kind: Literal["executor", "llm", "executor_then_llm", "none"]
     on_failure: Literal["gold", "drop"]
+    subgoals: Literal["original", "corrected"]
+    judge: str = Field(description="A model folder or a hub id; empty when the kind asks no judge.")
+    revision: str = Field(description="The hub's commit, or a name for the folder's content.")
+    prompt: Literal["chat", "plain"]
+    temperature: float = Field(ge=0)
+    top_p: float = Field(gt=0, le=1)
+    max_new_tokens: Positive
+
+    @model_validator(mode="after")
+    def _judge_is_named(self) -> Self:
+        if self.kind in ("llm", "executor_then_llm") and not (self.judge and self.revision):
+            raise ValueError(
+                f"kind {self.kind} asks a judge model: set judge to a model folder or a hub id, and revision to the hub's "
+                "commit (for a folder, to a name that changes when its content does)"
+            )
+        return self
+
+    def deciding(self) -> dict[str, Any]:
+        """The settings that verdicts depend on under this kind."""
+        if self.kind in ("llm", "executor_then_llm"):
+            return self.model_dump(exclude={"on_failure", "subgoals"})
+        return self.model_dump(include={"kind", "on_failure"})
 
 
 class Mix(Section):
@@ -183,6 +205,7 @@ class Limits(Section):
     """When a stage stops instead of going on. No value here changes a row, so none stands in an artifact's facts."""
 
     max_failed: Share = Field(description="Share of a stage's requests that the engine may fail on.")
+    max_unparsed: Share = Field(description="Share of the judged candidates whose verdict cannot be read.")
     min_distinct: int = Field(ge=0, description="Distinct plans of a task, below which it is warned of.")
     min_diversity: Share = Field(description="Mean share of new texts among a task's further plans.")
     min_length_ratio: float = Field(ge=0, description="Mean length of the plans, in that of the planner's demonstrations.")

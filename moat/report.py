@@ -1,7 +1,7 @@
-"""The page of a run: figures of every round from metrics.json, and examples of the last round from its tables.
+"""The page of a run: figures of every round from metrics.json, the critic's calibration, and examples of the last round.
 
-Nothing is measured here: figures are those of `summarize`. The page is one file that loads nothing, and equal inputs
-give equal bytes. Whatever a model or a task source wrote is text in it, never markup.
+Nothing is measured here: figures are those of `summarize` and `calibrate_critic`. The page is one file that loads nothing,
+and equal inputs give equal bytes. Whatever a model or a task source wrote is text in it, never markup.
 """
 
 from __future__ import annotations
@@ -79,6 +79,22 @@ def read_metrics(path: Path, keys: Sequence[str]) -> dict[str, Block]:
             f"{path} lacks the rounds {', '.join(missing)} of params.yaml: run summarize (`dvc repro summarize`)"
         )
     return {key: rounds[key] for key in keys}
+
+
+def read_calibration(path: Path) -> Block:
+    """What the stage calibrate_critic found. Raises FileNotFoundError or ReportError."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: run the stage calibrate_critic (`dvc repro calibrate_critic`)")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        missing = {"critic", "n", "agreement", "low", "high", "right_accepted", "wrong_accepted", "forms"} - set(found)
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ReportError(
+            f"{path} is not what calibrate_critic writes ({error!r}): `dvc repro -f calibrate_critic`"
+        ) from error
+    if missing:
+        raise ReportError(f"{path} lacks {', '.join(sorted(missing))}: `dvc repro -f calibrate_critic`")
+    return dict(found)
 
 
 def tick(key: str) -> str:
@@ -319,7 +335,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def render(context: Mapping[str, Any], rounds: Mapping[str, Block], tables: Mapping[str, pl.DataFrame]) -> str:
-    """The page. `context` carries `facts`, `deviations`, `cards` and `last`, the key of the examples' round.
+    """The page. `context` carries `facts`, `deviations`, `calibration`, `cards` and `last`, the key of the examples' round.
 
     `tables` are the rounds' dynamics tables, by round.
     """

@@ -17,7 +17,7 @@ from moat.schemas.dynamics import DYNAMICS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.scores import SCORES
 from moat.schemas.subgoals import SUBGOALS
-from moat.stage import PREV, ROUND, Stage, main
+from moat.stage import PREV, ROUND, Counts, Stage, main
 
 ROLES = ("planner", "grounder")
 
@@ -39,7 +39,8 @@ def run(stage: Stage, round: str, prev: str) -> None:
     figures += scores(SCORES.read(paths["scores"]))
     figures += pairs(PAIRS.read(paths["pairs"]), subgoals)
     figures += critiques(CRITIQUES.read(paths["critiques"]))
-    DYNAMICS.write(target, [figure._asdict() for figure in figures], {"figures": len(figures)})
+    counts = Counts(len(figures), len(figures))
+    DYNAMICS.write(target, [figure._asdict() for figure in figures], stage.facts(counts=counts))
     stage.say(f"{len(figures):,} figures")
     stage.close()
 

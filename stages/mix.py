@@ -1,17 +1,18 @@
 """mix: accepted and corrected candidates, 1:1 with initial demonstrations, into the grounder's training set.
 
 Reads    data/tasks/train.parquet, data/rounds/{round}/{subgoals,actions,critiques}.parquet, data/demos/grounder.parquet,
-         data/rounds/{prev}/pool.parquet; params.yaml: mix, data_window, seed
+         data/rounds/{prev}/pool.parquet; params.yaml: mix, data_window, seed, critic.subgoals
 Writes   data/rounds/{round}/sft.parquet (what is trained on), pool.parquet (all rounds' candidates up to this one)
 Paper    MOAT, section 4.2: D_g of the round mixed 1:1 with the initial data
-Differs  `mix.dedup` keeps one of equal candidates of a task (tiny only); `data_window: all` trains on every round's
+Differs  `mix.dedup` keeps one of equal candidates of a task (tiny only); `data_window: all` trains on every round's;
+         `critic.subgoals: corrected` takes a judge's own subgoals, where the paper's Algorithm 1 keeps the planner's
 
     python -m moat.launch stages/mix.py --round 1 --prev 0
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -30,13 +31,17 @@ Row = dict[str, Any]
 ORIGIN = {"accept": "accepted", "correct": "corrected"}
 
 
-def candidate_rows(joined: pl.DataFrame, round_key: str) -> list[Row]:
-    """Training rows of the candidates whose verdict allows it, sorted by key."""
+def candidate_rows(joined: pl.DataFrame, round_key: str, subgoals: Literal["original", "corrected"]) -> list[Row]:
+    """Training rows of the candidates whose verdict allows it, sorted by key.
+
+    Under `subgoals: corrected` a corrected candidate has the critic's subgoals where it gave any.
+    """
     rows = []
     for row in joined.sort("task_id", "k").iter_rows(named=True):
         if row["verdict"] not in ORIGIN:
             continue
         origin = ORIGIN[row["verdict"]]
+        replaced = row["corrected_subgoals"] if origin == "corrected" and subgoals == "corrected" else None
         rows.append(
             {
                 "row_id": f"{origin}/{round_key}/{row['task_id']}/{row['k']}",
@@ -48,7 +53,7 @@ def candidate_rows(joined: pl.DataFrame, round_key: str) -> list[Row]:
                 "source": row["source"],
                 "domain": row["domain"],
                 "text": row["text"],
-                "subgoals": row["subgoals"],
+                "subgoals": row["subgoals"] if replaced is None else replaced,
                 "actions": row["actions"] if origin == "accepted" else row["corrected_actions"],
             }
         )
@@ -80,7 +85,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
         .join(CRITIQUES.read(paths[2]), on=["task_id", "k"])
         .join(TASKS.read(layout.TRAIN_TASKS), on="task_id")
     )
-    judged = candidate_rows(joined, round)
+    judged = candidate_rows(joined, round, params.critic.subgoals)
     fresh = judged
     if settings.dedup:
         fresh = first_of_equal(judged, [(row["task_id"], row["subgoals"], row["actions"]) for row in judged])
@@ -94,7 +99,8 @@ def run(stage: Stage, round: str, prev: str) -> None:
     counts = Counts(
         len(joined),
         len(fresh),
-        {"not accepted": len(joined) - len(judged), "equal to another": len(judged) - len(fresh)},
+        {verdict: int((joined["verdict"] == verdict).sum()) for verdict in ("reject", "unparsed")}
+        | {"equal to another": len(judged) - len(fresh)},
     )
     facts = stage.facts("mix", "data_window", "seed", counts=counts)
     SFT.write(targets[0], used + initial, facts | {"initial": len(initial)})

@@ -1,7 +1,7 @@
 """report: the page of a run, one file for a browser.
 
-Reads    metrics.json, data/tasks/train.parquet, data/rounds/{last}/{subgoals,scores,actions,pairs,critiques}.parquet,
-         data/rounds/{every round}/dynamics.parquet;
+Reads    metrics.json, data/calibration.json, data/tasks/train.parquet,
+         data/rounds/{last}/{subgoals,scores,actions,pairs,critiques}.parquet, data/rounds/{every round}/dynamics.parquet;
          params.yaml: all of it (the page names the settings and quotes the comments that start with "deviates")
 Writes   report.html
 Differs  the paper shows final tables; the page also shows each round's pairs, verdicts and premise, the control with
@@ -17,7 +17,7 @@ from pathlib import Path
 from moat import layout
 from moat.params import PARAMS, Params
 from moat.publish import publish_text
-from moat.report import cards, deviations, pick_examples, read_metrics, render
+from moat.report import cards, deviations, pick_examples, read_calibration, read_metrics, render
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.dynamics import DYNAMICS
@@ -39,6 +39,13 @@ def facts(params: Params) -> list[tuple[str, str]]:
         for name, source in params.prepare.sources.items()
     ]
     critic = params.critic
+    asks = f"asks {critic.judge} at {critic.revision}, subgoals: {critic.subgoals}"
+    how = {
+        "executor": f"executor, on failure: {critic.on_failure}",
+        "llm": f"llm, {asks}",
+        "executor_then_llm": f"executor_then_llm, {asks}",
+        "none": "none",
+    }
     updates = [
         f"planner {params.align.loss}" if params.align.enabled else "planner off",
         "grounder sft" if params.train_grounder.enabled else "grounder off",
@@ -52,7 +59,7 @@ def facts(params: Params) -> list[tuple[str, str]]:
         ("data_window", params.data_window),
         ("pairs", f"{params.pairs.select} by {params.pairs.score}, smallest gap {params.pairs.min_gap:g}"),
         ("updates", ", ".join(updates)),
-        ("critic", critic.kind if critic.kind == "none" else f"{critic.kind}, on failure: {critic.on_failure}"),
+        ("critic", how[critic.kind]),
         ("format", params.format),
         ("base model", params.base_model.kind),
         ("seed", str(params.seed)),
@@ -65,7 +72,8 @@ def run(stage: Stage) -> None:
     params = stage.params
     last = max(params.rounds, key=int, default=None)
     paths = {} if last is None else {schema.name: layout.table(schema.name, last) for schema in TABLES}
-    stage.header("the page of the run", [layout.METRICS, layout.TRAIN_TASKS, *paths.values()], [layout.REPORT])
+    reads = [layout.METRICS, layout.CALIBRATION, layout.TRAIN_TASKS, *paths.values()]
+    stage.header("the page of the run", reads, [layout.REPORT])
     rounds = read_metrics(layout.METRICS, sorted(params.evaluated, key=int))
     shown = []
     if last is not None:
@@ -74,6 +82,7 @@ def run(stage: Stage) -> None:
     context = {
         "facts": facts(params),
         "deviations": deviations(Path(PARAMS).read_text(encoding="utf-8")),
+        "calibration": read_calibration(layout.CALIBRATION),
         "cards": shown,
         "last": last,
     }

@@ -78,6 +78,38 @@ def test_exec_names_the_domains_there_are():
     assert "maths" in done.stderr
 
 
+# --- calibrate-critic ------------------------------------------------------------------------------------------------
+
+
+def test_calibration_prints_the_agreement_and_writes_it_when_asked(project):
+    """The confusion matrix with its sums; the file says the same. `none` accepts what is wrong."""
+    done = moat("calibrate-critic", "--kind", "none", "--tasks", "3", "--out", "found.json")
+    found = json.loads(Path("found.json").read_text(encoding="utf-8"))
+    assert done.exit_code == 0
+    sums = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["all"]]
+    right = sum(row["n"] for row in found["forms"] if row["right"])
+    wrong = found["n"] - right
+    assert sums == [
+        ["all", "right", str(right), str(right), "0", "0", "0"],
+        ["all", "wrong", str(wrong), str(wrong), "0", "0", "0"],
+    ]
+    assert f"critic none: agrees on {right / found['n']:.1%} of {found['n']} cases" in done.stdout
+
+
+def test_a_kind_without_its_judge_is_told_what_to_set(project):
+    done = moat("calibrate-critic", "--kind", "llm")
+    assert done.exit_code == 1
+    assert "critic: " in done.stderr
+    assert "set judge to a model folder or a hub id" in done.stderr
+
+
+def test_calibration_does_not_write_what_the_stage_writes(project):
+    """data/calibration.json is DVC's."""
+    done = moat("calibrate-critic", "--tasks", "1", "--out", str(layout.CALIBRATION))
+    assert (done.exit_code, layout.CALIBRATION.exists()) == (1, False)
+    assert "dvc repro calibrate_critic" in done.stderr
+
+
 # --- starting --------------------------------------------------------------------------------------------------------
 
 
@@ -89,7 +121,10 @@ def test_starting_imports_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
 
 
-@pytest.mark.parametrize("command", [["status"], ["profile", "use"], ["profile", "list"], ["exec"], ["trace"], ["verify"]])
+COMMANDS = [["status"], ["profile", "use"], ["profile", "list"], ["exec"], ["trace"], ["verify"], ["calibrate-critic"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_gives_an_example(command):
     done = moat(*command, "--help")
     assert done.exit_code == 0

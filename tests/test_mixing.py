@@ -57,7 +57,7 @@ def judged(task, k, verdict, corrected=None):
     return own | {"source": "stories", "domain": "maths", "text": f"text {task}", "subgoals": f"plan {k}", "actions": "own"}
 
 
-@pytest.mark.trap(28)
+@pytest.mark.trap(24, 28)
 def test_only_accepted_and_corrected_candidates_are_trained_on(stage_module):
     """accept keeps the grounder's actions, correct takes the critic's, reject and unparsed are left out; sorted by key."""
     table = [
@@ -66,12 +66,21 @@ def test_only_accepted_and_corrected_candidates_are_trained_on(stage_module):
         judged("a", 3, "reject"),
         judged("a", 2, "accept"),
     ]
-    rows = stage_module("mix").candidate_rows(pl.DataFrame(table, infer_schema_length=None), "2")
+    rows = stage_module("mix").candidate_rows(pl.DataFrame(table, infer_schema_length=None), "2", "original")
     assert [(r["row_id"], r["origin"], r["actions"], r["subgoals"]) for r in rows] == [
         ("accepted/2/a/2", "accepted", "own", "plan 2"),
         ("corrected/2/b/1", "corrected", "gold", "plan 1"),
     ]
     assert [(r["round"], r["k"], r["demo_id"]) for r in rows] == [(2, 2, None), (2, 1, None)]
+
+
+def test_a_critics_own_subgoals_are_trained_on_only_when_params_say_so(stage_module):
+    """Of corrected rows that have some; an accepted row keeps its plan, and so does a correction without subgoals."""
+    table = [judged("a", 0, "accept"), judged("a", 1, "correct", "gold"), judged("a", 2, "correct", "gold")]
+    table[1]["corrected_subgoals"], table[2]["corrected_subgoals"] = "better plan", None
+    joined, rows = pl.DataFrame(table, infer_schema_length=None), stage_module("mix").candidate_rows
+    assert [row["subgoals"] for row in rows(joined, "1", "original")] == ["plan 0", "plan 1", "plan 2"]
+    assert [row["subgoals"] for row in rows(joined, "1", "corrected")] == ["plan 0", "better plan", "plan 2"]
 
 
 def test_initial_rows_are_as_many_as_are_needed_of_each_source(stage_module):

@@ -255,6 +255,20 @@ def test_a_pretrained_model_has_its_own_keys():
         changed(lambda data: data.update(base_model=pretrained | {"hidden_size": 64}))
 
 
+@pytest.mark.parametrize("kind", ["llm", "executor_then_llm"])
+def test_a_critic_that_asks_a_judge_needs_one(kind):
+    """The judge and its revision, both; a critic that asks none needs neither."""
+    judge = {"kind": kind, "judge": "a/judge", "revision": "0a1b"}
+    assert changed(lambda data: data["critic"].update(judge)).critic.judge == "a/judge"
+    for missing in ("judge", "revision"):
+        with pytest.raises(ParamsError, match=rf"critic: .*kind {kind} asks a judge model"):
+            changed(lambda data, missing=missing: data["critic"].update(judge | {missing: ""}))
+    for other in ("executor", "none"):
+        assert (
+            changed(lambda data, other=other: data["critic"].update(kind=other, judge="", revision="")).critic.kind == other
+        )
+
+
 def test_what_deviates_has_another_value_than_the_papers():
     """A line marked `deviates` that ends in the paper's number does not hold that number."""
     for line in TEXT.splitlines():

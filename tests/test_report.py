@@ -22,6 +22,7 @@ from moat.report import (
     number,
     percent,
     pick_examples,
+    read_calibration,
     read_metrics,
     steps,
 )
@@ -48,6 +49,14 @@ PLANS = (
     f"Subgoal 1: {HOSTILE}",
 )
 GOLD = "R1 = Calculator(14 + 5); R2 = Calculator(R1 * 3)"
+CALIBRATION = {"critic": "executor", "n": 40, "agreement": 0.875, "low": 0.739, "high": 0.9454} | {
+    "right_accepted": 1.0,
+    "wrong_accepted": 0.25,
+    "forms": [
+        {"form": "merged", "right": True, "n": 20, "accept": 20, "correct": 0, "reject": 0, "unparsed": 0},
+        {"form": "missing_step", "right": False, "n": 20, "accept": 5, "correct": 12, "reject": 2, "unparsed": 1},
+    ],
+}
 
 
 def tasks_of(n):
@@ -196,6 +205,7 @@ def write_run(folder):
             block |= round_block(TASKS.read(layout.TRAIN_TASKS), min_gap=0.1, **read)
         rounds[key] = tidy(block)
     layout.METRICS.write_text(json.dumps({"rounds": rounds, "final": {}}), encoding="utf-8")
+    layout.CALIBRATION.write_text(json.dumps(CALIBRATION), encoding="utf-8")
     return Stage("report", settings, Machine(), folder)
 
 
@@ -304,6 +314,24 @@ def test_every_section_of_the_page_is_there(parsed):
     ):
         assert words in text
     assert sum(tag == "svg" for tag, _ in parsed.tags) == 5 + 3  # over rounds, and over updates
+
+
+def test_the_critics_calibration_is_shown(parsed):
+    """The sentence with its figures, and each form with its verdicts in their order."""
+    text = " ".join(" ".join(parsed.text).split())
+    assert "the critic executor agrees with the truth on 87.5% (95% interval 73.9–94.5)" in text
+    assert "accepts 100.0% of what is right and 25.0% of what is wrong" in text
+    assert "merged right 20 20 missing step wrong 20 5 12 2 1" in text
+
+
+def test_a_calibration_of_another_shape_is_refused(tmp_path):
+    path = tmp_path / "calibration.json"
+    for text, words in (("[", "is not what"), ('{"critic": "none"}', "lacks agreement, forms, high, low, n")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ReportError, match=words):
+            read_calibration(path)
+    with pytest.raises(FileNotFoundError, match="dvc repro calibrate_critic"):
+        read_calibration(tmp_path / "none.json")
 
 
 def test_a_round_without_metrics_is_named(tmp_path, monkeypatch):

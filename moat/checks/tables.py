@@ -101,6 +101,8 @@ def expected_counts(
         if name == "sft" and (initial := checkout.facts(path).get("initial")) is not None:
             found.append(("initial", initial, len(rows.filter(pl.col("origin") == "initial"))))
         return found if judged is None else [*found, ("rows_in", rows_in, judged)]
+    if name == "dynamics":
+        return [("kept", kept, len(rows))]
     asked = size(layout.EVAL_TASKS)
     found = [("kept", kept, len(rows))]
     return found if asked is None else [*found, ("rows_in", rows_in, asked)]
@@ -165,12 +167,9 @@ def changed_params(checkout: Checkout) -> Findings:
 
 
 def differing(key: str, then: Any, now: Any) -> list[str]:
-    """The leaf keys whose value is another now, in words."""
+    """The leaf keys whose value is another now, in words; an artifact tells only of those that it depends on."""
     if isinstance(then, dict) and isinstance(now, dict):
-        # prepare's tables leave out the settings of a source that they do not depend on
-        more = [] if key.startswith("prepare.sources.") else [name for name in now if name not in then]
-        names = [*then, *more]
-        return [text for name in names for text in differing(f"{key}.{name}", then.get(name), now.get(name))]
+        return [text for name in then for text in differing(f"{key}.{name}", then.get(name), now.get(name))]
     return [] if then == now else [f"{key} {then} ({PARAMS} now says {now})"]
 
 

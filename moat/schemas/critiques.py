@@ -13,7 +13,12 @@ CRITIQUES = Table(
         Column("k", pa.int32(), "The candidate."),
         Column("verdict", pa.string(), "accept, correct, reject or unparsed."),
         Column("corrected_actions", pa.string(), "Actions in place of the grounder's, for correct only.", nullable=True),
-        Column("corrected_subgoals", pa.string(), "A critic's own subgoals; stored, not trained on.", nullable=True),
+        Column(
+            "corrected_subgoals",
+            pa.string(),
+            "A judge's own subgoals beside its actions; trained on only under critic.subgoals: corrected.",
+            nullable=True,
+        ),
         Column("reason", pa.string(), "What decided the verdict."),
     ),
 )
