@@ -27,8 +27,8 @@ def plans(task_id, *texts, n_tokens=10):
 
 
 def settings(**changes):
-    given = {"k": 8, "temperature": 1.0, "top_p": 1.0, "max_new_tokens": 64}
-    return params.Sample(**given | {"min_distinct": 2, "min_diversity": 0.1, "min_length_ratio": 0.25} | changes)
+    given = {"max_failed": 0.0, "max_unparsed": 0.0}
+    return params.Limits(**given | {"min_distinct": 2, "min_diversity": 0.1, "min_length_ratio": 0.25} | changes)
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_zero_switches_a_threshold_off():
 
 def test_one_plan_per_task_cannot_repeat_itself():
     """K = 1: no diversity to measure, and no fault."""
-    assert faults(measure(plans("a", "x"), 2), None, settings(k=1)) == []
+    assert faults(measure(plans("a", "x"), 2), None, settings()) == []
 
 
 # --- the guard --------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_a_healthy_round_is_silent(place, tokenizer, capsys):
 
 def test_the_rounds_of_tiny_pass_with_a_wide_margin(root):
     """The committed figures of the default run: a share d of 8 plans is a diversity of (8 d - 1) / 7."""
-    limit = params.load(root / "params.yaml").sample
+    limit = params.load(root / "params.yaml").limits
     blocks = [b for b in json.loads((root / "metrics.json").read_text())["rounds"].values() if "distinct_share" in b]
     assert len(blocks) >= 1
     for block in blocks:
@@ -165,8 +165,8 @@ def test_the_rounds_of_tiny_pass_with_a_wide_margin(root):
 
 def test_the_stage_asks_before_it_publishes(place, tokenizer, stage_module, monkeypatch):
     """sample with a planner that always answers the same: no table, whatever else the stage does."""
-    from moat import models, rows
-    from moat.engines.hf import FinishReason, Generation
+    from moat import models
+    from moat.engines.base import FinishReason, Generation
     from moat.schemas.tasks import TASKS
 
     own = {"source": "stories", "trained": True, "domain": "maths", "gold_actions": "R1 = Calculator(1)", "gold_answer": "1"}
@@ -174,9 +174,10 @@ def test_the_stage_asks_before_it_publishes(place, tokenizer, stage_module, monk
     layout.model("planner", "1").mkdir(parents=True)
     ids = tokenizer(PLAN, add_special_tokens=False).input_ids
     same = Generation(ids=ids, finish_reason=FinishReason.STOP, logprob=-1.0)
-    monkeypatch.setattr(models, "open_engine", lambda *_: SimpleNamespace())
+    engine = SimpleNamespace(generate=lambda prompts, *_: [same] * len(prompts))
+    (layout.model("planner", "1") / "config.json").write_text("{}")
+    monkeypatch.setattr(models, "open_engine", lambda *_: engine)
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
-    monkeypatch.setattr(rows, "generate", lambda engine, prompts, *_: [same] * len(prompts))
     with pytest.raises(CollapseError):
         stage_module("sample").run(place, round="2", prev="1")
     assert not layout.table("subgoals", "2").exists()

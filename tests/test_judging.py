@@ -384,7 +384,7 @@ def test_unparsed_candidates_are_not_trained_on(here, judges, stage_module):
     joined = SUBGOALS.read(layout.table("subgoals", "1")).drop("finish_reason").join(table, on=["task_id", "k"])
     assert stage_module("mix").candidate_rows(joined, "1", "corrected") == []
     facts = metadata(path)["facts"]
-    assert (facts["asked"], facts["engine"], facts["critic"]["max_new_tokens"]) == (4, "hf", 12)
+    assert (facts["asked"], facts["engine"], facts["params"]["critic"]["max_new_tokens"]) == (4, "hf", 12)
 
 
 def test_a_judge_is_asked_only_what_is_left(here, judges, stage_module):

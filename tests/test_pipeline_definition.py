@@ -176,13 +176,16 @@ def test_params_of_a_stage_are_keys_of_params_yaml():
 def test_a_stage_lists_the_parameters_that_it_reads(name):
     """`params.X` and `stage.params.X` in a stage's file are the sections that dvc.yaml lists for it, and no other.
 
-    max_length is also read by moat/training.py. summarize costs nothing, and may list more than it reads.
+    max_length is also read by moat/training.py, seed and limits by moat/judge_engine.py. summarize costs nothing, and may
+    list more than it reads.
     """
     text = FILES[name].read_text(encoding="utf-8")
     fields = set(params.Params.model_fields)
     read = {m for m in re.findall(r"\bparams\.(\w+)", ast.unparse(ast.parse(text).body[1:])) if m in fields}
     if "training.train_" in text:
         read.add("max_length")
+    if "open_judge(" in text:
+        read |= {"seed", "limits"}
     listed = {key.split(".")[0] for key in STAGES[name].get("params", [])}
     if "params.yaml" in STAGES[name]["deps"]:
         listed |= fields
@@ -268,7 +271,7 @@ def empty_project(tmp_path, monkeypatch):
     [
         ("pairs", {"round": "1"}, "data/tasks/train.parquet"),
         ("critique", {"round": "1"}, "data/tasks/train.parquet"),
-        ("mix", {"round": "1", "prev": "0"}, "data/rounds/1/subgoals.parquet"),
+        ("mix", {"round": "1", "prev": "0"}, "data/tasks/train.parquet"),
         ("summarize", {}, "data/tasks/train.parquet"),
     ],
 )
