@@ -124,7 +124,10 @@ def pretrain(
         for index, (row, start) in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row)
             labels[index, start : len(row)] = torch.tensor(row[start:])
-        loss = model(input_ids=ids, attention_mask=(ids != tokenizer.pad_token_id).long(), labels=labels).loss
+        # Rows are padded on the right, where causal attention needs no mask; logits are made for the second saying alone.
+        hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
+        told = labels[:, 1:] != IGNORED
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[told]), labels[:, 1:][told])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

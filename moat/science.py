@@ -50,6 +50,9 @@ CONDITIONS = (
     Condition("independent_x1", "independent training, equal updates", change={"mode": "independent"}),
     Condition("align_only", "MOAT without stage 2", change={"train_grounder.enabled": False}),
     Condition("tune_only", "MOAT without stage 1", change={"align.enabled": False}),
+    Condition(
+        "accepted_only", "no corrections: what the critic does not accept is left out", change={"critic.on_failure": "drop"}
+    ),
     Condition("random_pairs", "random pairs", change={"pairs.select": "random"}),
     Condition("sft_chosen", "SFT on the chosen plans alone", change={"align.loss": "sft_chosen"}),
     Condition("plain_dpo", "plain DPO, without the NLL term", change={"align.nll_weight": 0.0}),
@@ -66,6 +69,15 @@ CONDITIONS = (
         "control world, independent training",
         change={
             "mode": "independent",
+            "prepare.sources.stories.planner_styles": EQUAL,
+            "prepare.sources.stories.grounder_styles": EQUAL,
+        },
+    ),
+    Condition(
+        "equal_pools_align_only",
+        "control world, without stage 2",
+        change={
+            "train_grounder.enabled": False,
             "prepare.sources.stories.planner_styles": EQUAL,
             "prepare.sources.stories.grounder_styles": EQUAL,
         },

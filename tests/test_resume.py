@@ -44,7 +44,7 @@ def twin(project, tmp_path_factory):
 
 def start(twin, target):
     """`dvc repro TARGET`, and the process id of its stage as soon as that holds the lock."""
-    locks = twin.place / ".scratch" / "locks"
+    locks, command = twin.place / ".scratch" / "locks", f"stages/{target.partition('@')[0]}.py"
     before = {path.read_text() for path in locks.glob("*")}
     environment = os.environ | {"PYTHONPATH": str(twin.place)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -59,7 +59,7 @@ def start(twin, target):
     while dvc.poll() is None:
         for path in locks.glob("*"):
             text = path.read_text()
-            if text and text not in before and text.endswith("}"):
+            if command in text and text not in before and text.endswith("}"):
                 return dvc, json.loads(text)["pid"]
         time.sleep(0.01)
     pytest.fail(f"dvc ended before the stage began: {dvc.stdout.read()}")
