@@ -124,7 +124,9 @@ def test_a_candidate_that_is_none_is_dropped_by_reason(sample, tokenizer):
     table, _ = sample(special=special, max_failed=0.1)
     rows = {(row["task_id"], row["k"]): row for row in table.to_dicts()}
     assert Counter(table["dropped"]) == {None: 11, "length": 1, "empty": 2, "engine failed": 1}
-    told = {at: (row["dropped"], row["subgoals"].strip(), row["finish_reason"]) for at, row in rows.items() if row["dropped"]}
+    told = {
+        at: (row["dropped"], row["subgoals"].strip(), row["finish_reason"]) for at, row in rows.items() if row["dropped"]
+    }
     assert told == {
         ("a", 0): ("length", plan(1), "length"),
         ("a", 3): ("empty", "", "stop"),
