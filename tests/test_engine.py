@@ -1,6 +1,8 @@
 """The hf engine: moat/engines/hf.py."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -109,7 +111,7 @@ def test_rows_that_have_ended_change_nothing_in_those_that_go_on(n_ended):
 
 
 @pytest.mark.trap(20)
-@pytest.mark.parametrize("limit", [1, 4, 12])
+@pytest.mark.parametrize("limit", [1, 4, 12, 40])
 def test_max_new_tokens_is_honoured_and_told(model, prompts, limit):
     """With no end token to be written, every row has exactly the limit's tokens and says that it was cut."""
     made = HFEngine(model, PAD, -1).generate(prompts, range(len(prompts)), Decoding(1.0, 1.0, limit))
@@ -127,6 +129,54 @@ def test_the_end_token_counts_as_a_new_token(model, prompts):
     if expected:
         (cut,) = engine.generate(prompts[:1], [0], Decoding(0.0, 1.0, len(expected)))
         assert (cut.ids, cut.finish_reason) == (expected, FinishReason.LENGTH)
+
+
+@pytest.mark.trap(22)
+def test_nothing_but_the_end_token_ends_a_text(tokenizer):
+    """A model that writes every token there is, in order, line breaks, role markers, BOS and padding among them, then ends.
+
+    All of it comes back: there are no stop strings, and nothing is cut from the output.
+    """
+    written = [token for token in range(len(tokenizer)) if token != EOS]
+    script = [*written, EOS, *written]
+
+    class Scripted(torch.nn.Module):
+        """Writes the script, whatever it is asked."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.config, self.step = None, 0
+
+        def forward(self, input_ids, **kwargs):
+            logits = torch.zeros(len(input_ids), 1, len(tokenizer))
+            logits[:, 0, script[self.step]] = 1.0
+            self.step += 1
+            return type("Output", (), {"logits": logits})()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("moat.engines.hf.DynamicCache", lambda config: None)
+        (made,) = HFEngine(Scripted(), PAD, EOS).generate([[1, 5]], [0], Decoding(0.0, 1.0, len(script)))
+    assert (made.ids, made.finish_reason) == (written, FinishReason.STOP)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trap(23)
+def test_an_engine_that_is_dropped_frees_its_model(make_model, prompts, completions):
+    """After real work nothing holds the weights any more, and no garbage collector is needed for it."""
+    gc.disable()
+    try:
+        engine = HFEngine(make_model(), PAD, EOS)
+        weights = weakref.ref(next(engine.model.parameters()))
+        engine.generate(prompts, range(len(prompts)), Decoding(1.0, 1.0, 5))
+        engine.score(prompts, completions)
+        assert weights() is not None
+        del engine
+        assert weights() is None
+    finally:
+        gc.enable()
 
 
 # --- sampling ---------------------------------------------------------------------------------------------------------

@@ -138,6 +138,8 @@ def test_a_cut_answer_is_unparsed(verdict):
         (f"<think>one</think><think>{TRUE[Verdict.ACCEPT]}", False, Verdict.UNPARSED),
         (f"{TRUE[Verdict.ACCEPT]}</think>", False, Verdict.UNPARSED),
         (f"{TRUE[Verdict.ACCEPT]}<think>", False, Verdict.UNPARSED),
+        (f"{TRUE[Verdict.ACCEPT]}\n<think>or is it", False, Verdict.UNPARSED),
+        (f"<think>one</think>{TRUE[Verdict.ACCEPT]}\n<think>two", False, Verdict.UNPARSED),
     ],
 )
 def test_only_what_follows_the_last_thought_is_the_answer(text, thinks, expected):

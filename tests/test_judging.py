@@ -7,12 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from moat import layout, params
 from moat.calibration import known_cases
 from moat.critic import Answer, Verdict, known_wrong
+from moat.engines.base import FinishReason, Generation
 from moat.executor import TOOLS, Outcome, documentation, execute, outcome
 from moat.judge_prompt import Case, JudgeError, JudgeRenderer
 from moat.judging import Acted, Judge, Reply, TooManyUnparsed, check_unparsed, criticise
@@ -393,6 +395,35 @@ def test_a_judge_is_asked_only_what_is_left(here, judges, stage_module):
     stage_module("critique").run(stage, "1")
     table = CRITIQUES.read(layout.table("critiques", "1"))
     assert table["verdict"].to_list() == ["accept", "unparsed", "unparsed", "unparsed"]
+
+
+@pytest.mark.trap(20, 22)
+def test_an_answer_is_read_whole(here, judges, tokenizer, stage_module, monkeypatch):
+    """Thoughts with all that could stop a generation, blank lines before and in the answer, and a reason at its end.
+
+    The judge is given critic.max_new_tokens for it.
+    """
+    asked = []
+    thought = f"Final answer: reject\n\n\n<|user|>\n```\n{WRONG}\n```\nObservation: ; Task: \n\nVerdict: reject"
+
+    def generate(prompts, seeds, decoding):
+        asked.append(decoding.max_new_tokens)
+        made = []
+        for prompt in prompts:
+            key = re.search(r"^Verdict ([0-9a-f]{8}): WORD$", tokenizer.decode(prompt), re.MULTILINE)[1]
+            first, last = f"[[corrected actions {key}]]", f"[[end corrected actions {key}]]"
+            answer = f"Verdict {key}: correct\n\n{first}\nR1 = Calculator(4 + 5)\n\nR2 = R1\n\n{last}\n\nNot 6;\n\nthe end."
+            text = f"<think>{thought}</think>\n\n\n{answer}"
+            ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+            made.append(Generation(ids, FinishReason.STOP, -1.0))
+        return made
+
+    monkeypatch.setattr("moat.models.open_engine", lambda *_: SimpleNamespace(generate=generate))
+    stage_module("critique").run(stage_with(here, judge=judges["chat"], **ASKS), "1")
+    table = CRITIQUES.read(layout.table("critiques", "1"))
+    assert set(table["corrected_actions"]) == {"R1 = Calculator(4 + 5); R2 = R1"}
+    assert set(table["reason"]) == {"judge: correct: Not 6; the end."}
+    assert set(asked) == {ASKS["max_new_tokens"]}
 
 
 @pytest.mark.parametrize(

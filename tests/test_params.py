@@ -156,6 +156,14 @@ def test_an_exponent_makes_a_number(replaced, written, value):
 
 
 @pytest.mark.trap(54)
+@pytest.mark.parametrize("word", ["on", "off", "yes", "no", "1:30"])
+def test_a_word_stays_a_word(replaced, word):
+    """YAML 1.1, which PyYAML reads, has True and False for these, and 90."""
+    draws = {source.draw for source in replaced(("draw: dev", f"draw: {word}")).prepare.sources.values()}
+    assert draws == {word, "dev"}
+
+
+@pytest.mark.trap(54)
 def test_a_round_trip_keeps_quotes_and_comments():
     """The dialect that profiles are written in gives the project's own file back byte for byte."""
     out = io.StringIO()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from moat import closure, machine, params
+from moat import closure, lock, machine, params
+from moat.seeds import content_id
 from moat.stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -283,19 +284,34 @@ def test_a_missing_input_is_named(empty_project, stage_module, name, arguments, 
     assert sorted(path.name for path in empty_project.iterdir()) == ["dvc.yaml", "params.yaml"]
 
 
-def test_a_fault_is_one_line_and_exit_1(empty_project):
-    """Through the launcher as DVC starts it: no traceback, the stage and the file named, exit 1; a wrong option exits 2."""
+@pytest.fixture
+def start(empty_project):
+    """Runs stages/pairs.py there through the launcher, as DVC starts it."""
     for folder in ("stages", "moat"):
         (empty_project / folder).symlink_to(ROOT / folder)
 
-    def start(*arguments):
+    def run(*arguments):
         return subprocess.run(
             [sys.executable, "-m", "moat.launch", "stages/pairs.py", *arguments],
             cwd=empty_project, env=environment(), capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
+    return run
+
+
+def test_a_fault_is_one_line_and_exit_1(start):
+    """No traceback, the stage and the file named, exit 1; a wrong option exits 2."""
     failed = start("--round", "1")
     assert failed.returncode == 1
     assert failed.stderr.startswith("error pairs: data/tasks/train.parquet is missing")
     assert len(failed.stderr.splitlines()) == 1
     assert start("--circle", "1").returncode == 2
+
+
+@pytest.mark.trap(52)
+def test_a_stage_does_not_start_beside_another(empty_project, start):
+    """The checkout's lock is held (here by this process): exit 1, and the holder is named before any file is looked for."""
+    with lock.hold(empty_project / ".scratch" / "locks" / content_id(empty_project), "stages/sample.py --round 1"):
+        failed = start("--round", "1")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"error pairs: process {os.getpid()} (stages/sample.py --round 1) is at work")

@@ -1,5 +1,7 @@
 """Row work in planned batches: moat/rows.py."""
 
+import gc
+import weakref
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -256,6 +258,32 @@ def test_what_determines_an_answer_is_in_its_key(tmp_path, change):
     other = runner(engine, tmp_path, identity=change.get("identity", "model"))
     other.generate([change.get("prompt", [1, 2])], [change.get("seed", 0)], change.get("decoding", SAMPLED), lambda n: None)
     assert len(engine.asked) == 1
+
+
+@pytest.mark.trap(23)
+def test_a_dropped_engine_is_gone_and_opened_again_when_needed(tmp_path):
+    """Nothing holds it after the call, its answers are known, and a new question opens another one."""
+    opened = []
+
+    def load():
+        engine = FakeEngine()
+        opened.append(weakref.ref(engine))
+        return engine
+
+    run = runner(None, tmp_path)
+    run.load = load
+    gc.disable()
+    try:
+        told = run.generate(TEN[:5], range(5), SAMPLED, lambda n: None)
+        assert opened[0]() is not None
+        run.drop_engine()
+        assert opened[0]() is None
+    finally:
+        gc.enable()
+    assert run.generate(TEN[:5], range(5), SAMPLED, lambda n: None) == told
+    assert len(opened) == 1
+    run.generate(TEN[5:], range(5, 10), SAMPLED, lambda n: None)
+    assert len(opened) == 2
 
 
 # --- an engine that fails ---------------------------------------------------------------------------------------------

@@ -132,6 +132,17 @@ def test_a_merge_across_the_boundary_is_not_made(vocabulary):
     assert (example.prompt, example.completion[:-1]) == (prompt, llama(plan).input_ids[1:])
 
 
+@pytest.mark.trap(22)
+@pytest.mark.parametrize(
+    "mark", ["\n\n", "; ", "<|user|>", "\n<|assistant|>\n", "Final answer", "Observation:", "```", "</think>"]
+)
+def test_what_was_generated_is_read_whole(kind, mark):
+    """No text ends an answer or is taken out of it, wherever it stands; only the end token does, and is no text."""
+    _, renderer = kind
+    for text in (f"{mark}R1 = 1", f"R1 = 1{mark}", f"<think>R1{mark}2</think>{mark}R1 = 1{mark}R2 = 2"):
+        assert renderer.decode(renderer.completion(text)) == text
+
+
 # --- BOS and the end token --------------------------------------------------------------------------------------------
 
 

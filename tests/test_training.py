@@ -1,10 +1,13 @@
 """Training through TRL, really run on a tiny model: moat/training.py, moat/models.py, moat/examples.py."""
 
+import contextlib
+import gc
 import hashlib
 import json
 import math
 import re
 import shutil
+import weakref
 
 import numpy as np
 import polars as pl
@@ -286,6 +289,129 @@ def test_dpo_raises_the_margin(make_model, tokenizer, pair, machine):
     """20 updates move the policy towards the chosen plans."""
     log = run_dpo(make_model(), make_model(), tokenizer, pair, machine, updates=20)
     assert log[-1]["rewards/margins"] > 0.5
+
+
+# --- DPO's reference --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trap(17)
+def test_reference_log_probabilities_are_those_of_the_weights(root, folder, machine, make_model, pair):
+    """Asked once per weights and row: a folder of the same name with other weights is asked anew, its card alone is not.
+
+    Expected sums by tests/reference.py, in float64.
+    """
+    base = folder / "models" / "base"
+
+    def told():
+        stage = Stage("align_planner", params.load(root / "params.yaml"), machine, folder, {"round": "1", "prev": "0"})
+        found = training.reference_logprobs(stage, base, *pair, list("abcd"))
+        return found, stage.notes["requests"][0]["asked"]
+
+    (first, asked), (again, asked_again) = told(), told()
+    assert (asked, asked_again, again) == (8, 0, first)
+    models.save(make_model(), base, {"stage": "other"}, folder / "tokenizer")
+    assert told() == (first, 0)
+    models.save(make_model(7), base, {"stage": "other"}, folder / "tokenizer")
+    other, asked = told()
+    assert asked == 8
+    for found, seed in ((first, 0), (other, 7)):
+        for side, expected in zip(found, summed(make_model(seed), *pair), strict=True):
+            assert side == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.trap(23)
+def test_the_reference_is_gone_before_the_policy_is_loaded(stage, folder, pair, monkeypatch):
+    """Two models are loaded, the second when nothing holds the first any more."""
+    load, weights_of, alive = models.load, [], []
+
+    def watch(path, machine):
+        alive.append([weights() is not None for weights in weights_of])
+        model = load(path, machine)
+        weights_of.append(weakref.ref(next(model.parameters())))
+        return model
+
+    monkeypatch.setattr(models, "load", watch)
+    base, target = folder / "models" / "base", folder / "models" / "planner" / "1"
+    own = {"names": list("abcd"), "settings": align(), "seed": 0, "facts": {}}
+    gc.disable()
+    try:
+        training.train_dpo(stage, start=base, reference=base, target=target, chosen=pair[0], rejected=pair[1], **own)
+    finally:
+        gc.enable()
+    assert alive == [[], [False]]
+
+
+# --- a training that is killed ----------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Ends a training as a kill does: nothing catches it."""
+
+
+@pytest.fixture
+def train(root, folder, machine, rows, capsys):
+    """Trains models/NAME for six updates with a checkpoint after each; `kill=n` ends it in update n + 1.
+
+    Returns what was said.
+    """
+
+    def run(name, kill=None, rows=rows, seed=5, **changes):
+        often = machine.model_copy(update={"checkpoint": 0, "scratch": str(folder / "scratch")})
+        stage = Stage("cold_start", params.load(root / "params.yaml"), often, folder, {"role": "planner"})
+
+        @contextlib.contextmanager
+        def progress(label, total):
+            done = []
+
+            def advance(n):
+                done.append(n)
+                if kill is not None and sum(done) > kill:
+                    raise Killed
+
+            yield advance
+
+        stage.progress = progress
+        own = {"names": list("abcd"), "settings": settings(**{"batch_size": 2, "epochs": 3} | changes), "seed": seed}
+        base, target = folder / "models" / "base", folder / "models" / name
+        training.train_sft(stage, start=base, target=target, rows=rows, facts={}, **own)
+        return capsys.readouterr().out
+
+    return run
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in folder.glob("scratch/checkpoints/*/checkpoint-*"))
+
+
+@pytest.mark.trap(47, 56)
+def test_a_killed_training_goes_on_from_its_last_whole_checkpoint(train, folder):
+    """To the weights of an undisturbed run, bit for bit; a newer checkpoint without the marker is torn, and deleted.
+
+    What DVC would delete before the stage runs again, its outputs, holds nothing of it.
+    """
+    assert "going on" not in train("whole")
+    with pytest.raises(Killed):
+        train("parts", kill=3)
+    assert checkpoints(folder) == ["checkpoint-3"]
+    assert sorted(path.name for path in (folder / "models").iterdir()) == ["base", "whole"]
+    (whole,) = folder.glob("scratch/checkpoints/*/checkpoint-3")
+    (whole.parent / "checkpoint-4").mkdir()
+    (whole.parent / "checkpoint-4" / "model.safetensors").write_bytes(b"torn")
+    assert "going on from update 3 of a run that was interrupted" in train("parts")
+    assert digests(folder / "models" / "parts") == digests(folder / "models" / "whole")
+    assert checkpoints(folder) == []
+
+
+@pytest.mark.trap(17, 47)
+@pytest.mark.parametrize("change", ["learning rate", "rows", "seed", "start"])
+def test_another_training_does_not_go_on_from_it(train, folder, rows, make_model, change):
+    """Other settings, other rows, another seed, or other weights in the folder of the same name: it starts anew."""
+    with pytest.raises(Killed):
+        train("parts", kill=2)
+    if change == "start":
+        models.save(make_model(7), folder / "models" / "base", {"stage": "test"}, folder / "tokenizer")
+    own = {"learning rate": {"learning_rate": 1e-3}, "rows": {"rows": rows[::-1]}, "seed": {"seed": 6}}
+    assert "going on" not in train("parts", **own.get(change, {}))
 
 
 # --- rows that cannot be learned from ---------------------------------------------------------------------------------

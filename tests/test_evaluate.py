@@ -1,0 +1,77 @@
+"""Both models of a round on unseen tasks, one engine at a time: stages/evaluate.py."""
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from moat import layout, models, params
+from moat.engines.base import FinishReason, Generation
+from moat.machine import Machine
+from moat.schemas.evals import EVALS
+from moat.schemas.tasks import TASKS
+from moat.stage import Stage
+
+GOLD = "R1 = Calculator(4 + 5)"
+WRITES = {"planner": "Subgoal 1: Add 5 to 4", "grounder": GOLD}
+
+
+class Engine:
+    """Writes its role's text and gives every token log P = -1."""
+
+    def __init__(self, tokenizer, role):
+        self.ids = tokenizer(WRITES[role], add_special_tokens=False).input_ids
+
+    def generate(self, prompts, seeds, decoding):
+        return [Generation(list(self.ids), FinishReason.STOP, -1.0) for _ in prompts]
+
+    def score(self, prompts, completions):
+        return [np.full(len(completion), -1.0, dtype=np.float32) for completion in completions]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, root, tokenizer):
+    """Three evaluation tasks and two model folders; `opened` holds (role, which earlier engines were still alive)."""
+    monkeypatch.chdir(tmp_path)
+    own = {"source": "stories", "trained": True, "domain": "maths", "gold_actions": GOLD, "gold_answer": "9"}
+    TASKS.write(layout.EVAL_TASKS, [own | {"task_id": name, "text": f"How many {name}?"} for name in "abc"], {})
+    for role in WRITES:
+        layout.model(role, "1").mkdir(parents=True)
+        (layout.model(role, "1") / "config.json").write_text(role)
+    opened, engines = [], []
+
+    def open_engine(path, machine):
+        role = path.parent.name
+        opened.append((role, [name for name, engine in engines if engine() is not None]))
+        engine = Engine(tokenizer, role)
+        engines.append((role, weakref.ref(engine)))
+        return engine
+
+    monkeypatch.setattr(models, "open_engine", open_engine)
+    monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
+    stage = Stage("evaluate", params.load(root / "params.yaml"), Machine(device="cpu"), tmp_path, {"round": "1"})
+    return SimpleNamespace(stage=stage, opened=opened)
+
+
+@pytest.mark.trap(23)
+def test_the_planner_is_gone_before_the_grounder_is_opened(place, stage_module):
+    """Two engines, the second opened when nothing holds the first any more, nor waits for the garbage collector."""
+    gc.disable()
+    try:
+        stage_module("evaluate").run(place.stage, "1")
+    finally:
+        gc.enable()
+    assert place.opened == [("planner", []), ("grounder", [])]
+
+
+def test_every_task_has_its_row(place, stage_module):
+    """The planner's plan, the grounder's actions, what they came to, and NLL 1 of the gold actions under every plan."""
+    stage_module("evaluate").run(place.stage, "1")
+    table = EVALS.read(layout.evals("1"))
+    assert table["task_id"].to_list() == list("abc")
+    assert set(table["subgoals"]) == {WRITES["planner"]}
+    assert set(table.select("actions", "outcome", "answer", "success").rows()) == {(GOLD, "reached", "9", True)}
+    assert {*table["nll"], *table["control_nll"], *(n for row in table["samples_nll"] for n in row)} == {1.0}
+    assert all(task != other for task, other in table.select("task_id", "control_task_id").rows())
