@@ -6,10 +6,10 @@
   and answers a verdict, with corrected actions when they fail.
 * `executor_then_llm` accepts what reaches the gold answer and asks the judge about the rest, which an executor can refuse
   but not mend. The judge cannot accept what the executor knows to be wrong (`known_wrong`).
-* `none` accepts everything; it is the ablation without a critic.
+* `none` accepts whatever can be trained on; it is the ablation without a critic.
 
-Whoever corrects: a correction counts only when it parses and, where there is a gold answer, reaches it. Actions that were
-cut at the token limit are never accepted as they are.
+Whoever corrects: a correction counts only when it parses and, where there is a gold answer, reaches it. Whoever judges:
+actions that were cut at the token limit, and blank ones, of which nothing could be learned, are never accepted as they are.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from moat.answers import parse_number
 from moat.executor import TOOLS, Outcome, execute, outcome
 
 CUT = "cut at max_new_tokens"
+BLANK = "no actions"
 SHOWN = 200  # characters of a judge's reasons, or of an answer that could not be read, that are kept
 
 
@@ -83,6 +84,13 @@ def _not_actions(text: str, domain: str) -> str | None:
     return f"names the unknown tool {unknown[0]}" if unknown else None
 
 
+def _untrainable(came: Outcome, finished: bool) -> str | None:
+    """What keeps actions from being accepted as they are, whatever they are worth; None when nothing does."""
+    if not finished:
+        return CUT
+    return BLANK if came is Outcome.EMPTY else None
+
+
 def judge(
     kind: Literal["executor", "none"],
     on_failure: Literal["gold", "drop"],
@@ -93,11 +101,10 @@ def judge(
     gold_actions: str,
     gold_answer: str,
 ) -> Critique:
-    """Judge one candidate's executed actions without a model. What ran into the token limit is never accepted as it is."""
+    """Judge one candidate's executed actions without a model."""
     if kind == "none":
-        if not finished:
-            return Critique(Verdict.REJECT, None, CUT)
-        return Critique(Verdict.ACCEPT, None, "no critic")
+        fault = _untrainable(came, finished)
+        return Critique(Verdict.REJECT if fault else Verdict.ACCEPT, None, fault or "no critic")
     if came is Outcome.REACHED and finished:
         return Critique(Verdict.ACCEPT, None, "reached the gold answer")
     reason = f"executed: {came}" if finished else CUT
@@ -132,8 +139,9 @@ def judged(
     reason = f"judge: {answer.reason}"
     match answer.verdict:
         case Verdict.ACCEPT:
-            if not finished:
-                return Critique(Verdict.REJECT, None, f"{reason}; but {CUT}")
+            fault = _untrainable(came, finished)
+            if fault is not None:
+                return Critique(Verdict.REJECT, None, f"{reason}; but {fault}")
             if kind == "executor_then_llm" and known_wrong(came, gold_answer):
                 return Critique(Verdict.REJECT, None, f"{reason}; but executed: {came}")
             return Critique(Verdict.ACCEPT, None, reason)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moat.critic import Verdict, corrected, judge
+from moat.critic import Answer, Verdict, corrected, judge, judged
 from moat.executor import TOOLS, Outcome, execute, outcome
 
 GOLD, ANSWER = "R1 = Calculator(4 + 5)", "9"
@@ -47,10 +47,25 @@ def test_actions_that_were_cut_are_never_accepted(came, kind):
     assert "max_new_tokens" in critique.reason
 
 
-@pytest.mark.parametrize("came", Outcome)
+@pytest.mark.parametrize("came", [o for o in Outcome if o is not Outcome.EMPTY])
 def test_no_critic_accepts_whatever_ended(came):
     """The ablation: failures too."""
     assert verdict(came, kind="none").verdict is Verdict.ACCEPT
+
+
+def test_no_critic_rejects_blank_actions():
+    """They have no token to train on: `train_grounder` would end with an error about an empty completion."""
+    critique = verdict(Outcome.EMPTY, kind="none")
+    assert (critique.verdict, critique.corrected_actions, critique.reason) == (Verdict.REJECT, None, "no actions")
+
+
+@pytest.mark.parametrize("gold", [ANSWER, ""], ids=["answer", "no answer"])
+@pytest.mark.parametrize("kind", ["llm", "executor_then_llm"])
+def test_a_judge_cannot_accept_blank_actions(kind, gold):
+    """Even where no gold answer tells that they fail."""
+    answer = Answer(Verdict.ACCEPT, None, None, "fine", "Verdict: accept")
+    critique = judged(kind, answer, came=Outcome.EMPTY, finished=True, domain="maths", gold_answer=gold)
+    assert (critique.verdict, critique.reason) == (Verdict.REJECT, "judge: fine; but no actions")
 
 
 @pytest.mark.trap(28)
