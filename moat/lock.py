@@ -1,4 +1,4 @@
-"""One stage at a time in a checkout: a lock that its holder's death releases, and that says who the holder is."""
+"""Locks that their holder's death releases: one stage at a time in a checkout, one run at a time in a checkpoint folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -46,6 +48,21 @@ def hold(path: Path, command: str) -> Iterator[None]:
         json.dump({"pid": os.getpid(), "parent": os.getppid(), "since": since, "command": command}, file)
         file.flush()
         yield
+
+
+def first_free(folder: Path, name: str) -> tuple[str, TextIO]:
+    """The first of NAME, NAME-1, NAME-2 … that no living process has claimed, and the claim, good while it is open."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in count():
+        claimed = f"{name}-{number}" if number else name
+        file = (folder / claimed).open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            continue
+        return claimed, file
+    raise AssertionError("unreachable")
 
 
 def command_line() -> str:

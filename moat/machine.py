@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
-from moat.params import ParamsError, Section, check
+from moat.params import Section, check, parse, read_text
 
 MACHINE = "machine.yaml"
 
@@ -31,7 +29,7 @@ class Machine(Section):
     micro_batch: int | None = Field(default=None, ge=1)
     retry: int = Field(default=3, ge=1)
     checkpoint: int = Field(default=600, ge=0)
-    scratch: str = ".scratch"
+    scratch: str = Field(default=".scratch", min_length=1)
 
 
 def load(root: Path) -> Machine:
@@ -39,11 +37,8 @@ def load(root: Path) -> Machine:
     path = root / MACHINE
     if not path.is_file():
         return Machine()
-    try:
-        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except YAMLError as error:
-        raise ParamsError(f"{path} is not YAML: {error}") from error
-    return check(raw or {}, Machine, path)
+    raw = parse(read_text(path), path)
+    return check({} if raw is None else raw, Machine, path)  # all lines may be comments
 
 
 def scratch(root: Path, machine: Machine) -> Path:

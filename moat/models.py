@@ -65,10 +65,16 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model folder. Raises FileNotFoundError when it has none."""
+    """Load the tokenizer of a model folder. Raises FileNotFoundError or OSError when it is missing or damaged."""
     if not (path / "tokenizer_config.json").is_file():
         raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise OSError(
+            f"the tokenizer in {path} cannot be loaded ({said}): delete the folder, then `dvc checkout`"
+        ) from error
     return tokenizer
 
 

@@ -7,12 +7,13 @@ key. YAML is read as YAML 1.2 (`2e-4` is a number, `on` a word).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 PARAMS = "params.yaml"
 Positive = Annotated[int, Field(gt=0)]
@@ -25,9 +26,13 @@ class ParamsError(ValueError):
 
 
 class Section(BaseModel):
-    """A part of params.yaml: frozen, and strict about its keys."""
+    """A part of params.yaml: frozen, and strict about its keys and types.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    DVC compares values as they are written: were "0.1" or `yes` taken for a number or a truth value, an equal setting
+    would rerun stages.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Stories(Section):
@@ -265,11 +270,31 @@ def load(path: Path) -> Params:
     """Read and check params.yaml. Raises ParamsError (naming file and key) or FileNotFoundError."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: run from the project's folder, or `git checkout -- {path.name}`")
+    return check(parse(read_text(path), path), Params, path)
+
+
+def read_text(path: Path) -> str:
+    """A settings file as text. Raises ParamsError naming the line that is not UTF-8."""
+    raw = path.read_bytes()
     try:
-        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ParamsError(
+            f"{path}, line {line}: the byte 0x{raw[error.start]:02x} is not UTF-8: save the file as such"
+        ) from error
+
+
+def parse(text: str, path: Path) -> Any:
+    """The values of a settings file, merges resolved. Raises ParamsError naming `path`, line and column."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ParamsError(f"{path} is not YAML: {error.problem or error.context}{where}") from error
     except YAMLError as error:
         raise ParamsError(f"{path} is not YAML: {error}") from error
-    return check(raw, Params, path)
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -277,6 +302,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def check(raw: Any, model: type[Model], path: Path) -> Model:
     """Validate `raw` against `model`; every fault of it is listed in the ParamsError."""
+    if not isinstance(raw, Mapping):
+        raise ParamsError(f"{path} holds no settings: write it as `key: value` lines, or `git checkout -- {path.name}`")
     try:
         return model.model_validate(raw)
     except ValidationError as error:

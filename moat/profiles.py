@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import CommentMark, YAMLError
+from ruamel.yaml.error import CommentMark
 from ruamel.yaml.tokens import CommentToken
 
-from moat.params import Params, ParamsError, check, yaml
+from moat.params import Params, ParamsError, check, parse, read_text, yaml
 from moat.publish import publish_text
 
 FOLDER = Path("profiles")
@@ -49,14 +48,7 @@ def headline(path: Path) -> str:
 
 def plain(path: Path) -> Any:
     """A YAML file's values, merges resolved. Raises ParamsError."""
-    return _plain(path.read_text(encoding="utf-8"), path)
-
-
-def _plain(text: str, path: Path) -> Any:
-    try:
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        raise ParamsError(f"{path} is not YAML: {error}") from error
+    return parse(read_text(path), path)
 
 
 def _leaves(node: Any, above: Key = ()) -> Iterator[Key]:
@@ -153,8 +145,10 @@ def use(root: Path, name: str, params: Path) -> bool:
     range; `params` is then as it was.
     """
     path = path_of(root, name)
-    text = params.read_text(encoding="utf-8")
-    wanted, found = plain(path), _plain(text, params)
+    text = read_text(params)
+    wanted, found = plain(path), parse(text, params)
+    if not isinstance(found, Mapping):
+        raise ParamsError(f"{params} holds no settings: `git checkout -- {params.name}` brings them back")
     _check_keys(wanted, found, path, params)
     check(wanted, Params, path)
     if wanted == found:
@@ -164,7 +158,7 @@ def use(root: Path, name: str, params: Path) -> bool:
     _overlay(target, profile)
     out = io.StringIO()
     dialect.dump(target, out)
-    written = _plain(out.getvalue(), params)
+    written = parse(out.getvalue(), params)
     if written != wanted:
         wrong = sorted(key for key in wanted if written.get(key) != wanted[key])
         raise ParamsError(

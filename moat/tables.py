@@ -168,5 +168,9 @@ class Table:
 
 def metadata(path: Path) -> dict[str, Any]:
     """What a table's file says of itself: `table`, `version` and `facts`; empty when it is not one of ours."""
-    raw = (pq.read_schema(path).metadata or {}).get(METADATA_KEY)
-    return json.loads(raw) if raw else {}
+    raw = (pq.read_schema(path).metadata or {}).get(METADATA_KEY, b"{}")
+    try:
+        said = json.loads(raw)
+    except ValueError:  # damaged
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -49,17 +49,21 @@ class Example:
         return len(self.prompt) + len(self.completion)
 
 
+class TokenizerError(ValueError):
+    """A tokenizer that cannot render; the message names it and what to do."""
+
+
 class Renderer:
     """Turns tasks, plans and actions into token ids for one tokenizer and one format.
 
-    Raises ValueError when the tokenizer has no end token, or under `format="chat"` no chat template that can be used.
+    Raises TokenizerError when the tokenizer has no end token, or under `format="chat"` no chat template that can be used.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, format: Format) -> None:
         if tokenizer.eos_token_id is None:
-            raise ValueError(f"the tokenizer of {tokenizer.name_or_path} has no EOS token: no answer could ever end")
+            raise TokenizerError(f"the tokenizer of {tokenizer.name_or_path} has no EOS token: no answer could ever end")
         if format == "chat" and not tokenizer.chat_template:
-            raise ValueError(
+            raise TokenizerError(
                 f"the tokenizer of {tokenizer.name_or_path} has no chat template: set `format: lumos` in params.yaml"
             )
         self.tokenizer = tokenizer
@@ -76,7 +80,7 @@ class Renderer:
         text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         before, *after = text.split(PLACEHOLDER)
         if len(after) != 1:
-            raise ValueError(
+            raise TokenizerError(
                 f"the chat template of {self.tokenizer.name_or_path} writes a user's text {len(after)} times, not once: "
                 "set `format: lumos` in params.yaml"
             )

@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from datasets import Dataset
@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.training_args import TrainingArguments
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from moat import models
+from moat import lock, models
 from moat.machine import Machine
 from moat.params import Align, Sft
 from moat.provenance import content_hash
@@ -69,12 +69,14 @@ class Checkpoints:
     """Checkpoints of one training in `folder`, one at most every `seconds`.
 
     The trainer's are not written at once, so a marker tells the whole ones; others are deleted and never resumed from.
+    `claim` is what keeps other runs out of the folder; it ends with the training.
     """
 
     MARKER = "complete"
 
-    def __init__(self, folder: Path, seconds: float) -> None:
+    def __init__(self, folder: Path, seconds: float, claim: TextIO | None = None) -> None:
         self.folder = folder
+        self.claim = claim
         self.seconds = seconds
         self._saved = time.monotonic()
 
@@ -103,6 +105,8 @@ class Checkpoints:
     def clear(self) -> None:
         """The training is over."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.claim:
+            self.claim.close()
 
 
 class _Watch(TrainerCallback):
@@ -337,7 +341,10 @@ def _run(
 
 
 def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any, **more: Any) -> Checkpoints:
-    """The checkpoints of this very training: same start, rows, settings, machine, versions and training code."""
+    """The checkpoints of this very training: same start, rows, settings, machine, versions and training code.
+
+    An experiment beside the checkout may be at the same training in the same scratch folder: each has a folder of its own.
+    """
     what = {
         "start": stage.hash_of(start, without=models.CARD),
         "arguments": arguments,
@@ -346,7 +353,8 @@ def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any
         **more,
     }
     told = hashlib.sha256(json.dumps([what, rows], sort_keys=True).encode()).hexdigest()[:16]
-    checkpoints = Checkpoints(stage.scratch / "checkpoints" / f"{stage.label}-{told}", stage.machine.checkpoint)
+    name, claim = lock.first_free(stage.scratch / "locks", f"{stage.label}-{told}")
+    checkpoints = Checkpoints(stage.scratch / "checkpoints" / name, stage.machine.checkpoint, claim)
     if last := checkpoints.last():
         stage.say(f"going on from update {last.name.rpartition('-')[2]} of a run that was interrupted")
     return checkpoints

@@ -80,12 +80,16 @@ def gold_fails(row: Row) -> bool:
     return outcome(execute(row["gold_actions"], TOOLS[row["domain"]]), row["gold_answer"]) is not Outcome.REACHED
 
 
+class ContaminatedError(ValueError):
+    """A question stands in training and in evaluation; the message names the first one's tasks and what to do."""
+
+
 def decontaminate(train: list[Row], evaluation: list[Row]) -> None:
-    """Raises ValueError when a question stands in both splits."""
+    """Raises ContaminatedError when a question stands in both splits."""
     asked = {normalised(row["text"]): row["task_id"] for row in train}
     shared = [(asked[n], row["task_id"]) for row in evaluation if (n := normalised(row["text"])) in asked]
     if shared:
-        raise ValueError(
+        raise ContaminatedError(
             f"{len(shared)} questions stand in train and eval, the first as task {shared[0][0]} and {shared[0][1]}: "
             "change `draw` of one source in params.yaml, or take the rows out"
         )

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from moat.lock import BusyError, hold
+from moat.lock import BusyError, first_free, hold
 
 HOLD = (
     "import sys, time; from pathlib import Path; from moat.lock import hold\n"
@@ -75,3 +75,14 @@ def test_a_child_of_a_killed_parent_is_named_as_left_behind(path):
             pytest.fail("two stages at once")
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_the_first_name_that_nobody_claims(tmp_path):
+    """A second claim gets another name while the first is open, and the same one afterwards."""
+    first, one = first_free(tmp_path, "x")
+    second, other = first_free(tmp_path, "x")
+    one.close()
+    third, again = first_free(tmp_path, "x")
+    other.close()
+    again.close()
+    assert (first, second, third) == ("x", "x-1", "x")

@@ -42,11 +42,13 @@ def test_the_example_shows_every_key_with_its_default():
         ("engine: vllm\n", r"engine: Input should be 'hf'"),
         ("dtype: float16\n", r"dtype: Input should be 'auto', 'float32' or 'bfloat16'"),
         ("device: [cpu\n", r"is not YAML"),
-        ("- cpu\n", r"whole file"),
+        ("- cpu\n", r"holds no settings"),
+        ("# caf\xe9\n", r"line 1: the byte 0xe9 is not UTF-8"),
+        ('scratch: ""\n', r"scratch: .*at least 1"),
     ],
 )
 def test_a_fault_is_named(tmp_path, text, said):
     """File and key, as for params.yaml."""
-    (tmp_path / MACHINE).write_text(text, encoding="utf-8")
+    (tmp_path / MACHINE).write_bytes(text.encode("latin-1"))
     with pytest.raises(ParamsError, match=rf"(?s)machine\.yaml.*{said}"):
         load(tmp_path)

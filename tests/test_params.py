@@ -178,6 +178,45 @@ def test_broken_yaml_is_named(tmp_path):
         load(tmp_path / PARAMS)
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (b"# caf\xe9\n", "line {line}: the byte 0xe9 is not UTF-8"),
+        (b"\tx: 1\n", r"'\\t' that cannot start any token \(line {line}, column 1\)$"),
+        (b"seed: 1\n", r'duplicate key "seed".* \(line {line}, column 1\)$'),
+    ],
+    ids=["another encoding", "tab", "key given twice"],
+)
+def test_the_line_that_cannot_be_read_is_named(tmp_path, end, said):
+    """Of our words alone: the parser's own advice is to switch its check off."""
+    (tmp_path / PARAMS).write_bytes(TEXT.encode() + end)
+    with pytest.raises(ParamsError, match=r"params\.yaml.*" + said.format(line=TEXT.count("\n") + 1)):
+        load(tmp_path / PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "written"),
+    [
+        ("pairs.min_gap", "min_gap: 0.1", 'min_gap: "0.1"'),
+        ("pairs.min_gap", "min_gap: 0.1", "min_gap: .inf"),
+        ("align.learning_rate", "learning_rate: 2.0e-4", "learning_rate: .nan"),
+        ("mix.dedup", "dedup: true", "dedup: yes"),
+        ("mix.dedup", "dedup: true", "dedup: 1"),
+        ("sample.k", "k: 8", "k: 8.0"),
+        ("seed", "seed: 0", "seed: false"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(replaced, key, old, written):
+    """What DVC holds for another value is another value: "0.1" is text, and YAML 1.2's yes a word."""
+    with pytest.raises(ParamsError, match=rf"  {key}: "):
+        replaced((old, written))
+
+
+def test_whole_numbers_do_for_fractions(replaced):
+    """`min_gap: 0` and `epochs: 2` need no decimal point."""
+    assert replaced(("min_gap: 0.1", "min_gap: 0")).pairs.min_gap == 0.0
+
+
 def test_a_missing_file_is_named(tmp_path):
     """And what to do about it."""
     with pytest.raises(FileNotFoundError, match=r"params\.yaml is missing: .*git checkout"):
@@ -188,7 +227,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_file_without_keys_is_an_error(tmp_path, text):
     """An empty file is no empty setting."""
     (tmp_path / PARAMS).write_text(text, encoding="utf-8")
-    with pytest.raises(ParamsError, match=r"params\.yaml"):
+    with pytest.raises(ParamsError, match=r"params\.yaml holds no settings"):
         load(tmp_path / PARAMS)
 
 

@@ -277,11 +277,12 @@ def test_each_role_is_annotated_in_its_own_styles(prepared):
 
 
 def test_a_question_of_both_splits_stops_prepare(stage_module):
-    """Case and spacing make no other question; the error names both tasks."""
+    """Case and spacing make no other question; the error names both tasks, and is one of ours (others show a traceback)."""
+    prepare = stage_module("prepare")
     train = [{"task_id": "a", "text": "How many  hats?"}]
-    with pytest.raises(ValueError, match=r"1 questions .* task a and b"):
-        stage_module("prepare").decontaminate(train, [{"task_id": "b", "text": "how many hats?"}])
-    stage_module("prepare").decontaminate(train, [{"task_id": "b", "text": "How many cats?"}])
+    with pytest.raises(prepare.ContaminatedError, match=r"1 questions .* task a and b"):
+        prepare.decontaminate(train, [{"task_id": "b", "text": "how many hats?"}])
+    prepare.decontaminate(train, [{"task_id": "b", "text": "How many cats?"}])
 
 
 def test_a_gold_that_fails_is_seen(stage_module):

@@ -156,6 +156,15 @@ def test_a_torn_file_is_named_with_the_remedy(path, share):
         THINGS.read(path)
 
 
+@pytest.mark.parametrize("said", [b"{not json", b"[1]", b"\xff"])
+def test_a_file_that_says_nonsense_of_itself_is_refused(path, said):
+    """As one that says nothing: named, with what to do."""
+    THINGS.write(path, ROWS, {})
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"moat": said}), path)
+    with pytest.raises(TableError, match=r"things\.parquet says it is table 'None'.*dvc repro"):
+        THINGS.read(path)
+
+
 @pytest.mark.parametrize(
     ("meta", "said"), [({"version": 2}, r"'things' version 2"), ({"table": "other"}, r"'other' version 3")]
 )

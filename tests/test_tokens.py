@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from moat.examples import fit
 from moat.executor import documentation
-from moat.tokens import PLANNER_INSTRUCTION, Example, Renderer
+from moat.tokens import PLANNER_INSTRUCTION, Example, Renderer, TokenizerError
 from tests.vocabularies import CHATML, KINDS, NAMES
 
 QUICK = settings(deadline=None, max_examples=100)
@@ -279,13 +279,13 @@ def test_a_special_tokens_name_in_the_text_stays_text():
 
 def test_a_tokenizer_without_end_token_is_refused():
     """No answer could ever end."""
-    with pytest.raises(ValueError, match="no EOS token"):
+    with pytest.raises(TokenizerError, match="no EOS token"):
         Renderer(byte_tokenizer(), "lumos")
 
 
 def test_chat_without_a_template_is_refused(no_bos):
     """Instead of a made-up one; the error says what to set."""
-    with pytest.raises(ValueError, match=r"no chat template: set `format: lumos`"):
+    with pytest.raises(TokenizerError, match=r"no chat template: set `format: lumos`"):
         Renderer(no_bos, "chat")
 
 
@@ -294,7 +294,7 @@ def test_a_template_that_does_not_write_the_text_once_is_refused(written):
     """Never, twice, or changed: there is no telling what stands before and what after the text."""
     made = byte_tokenizer(eos_token="<|im_end|>")
     made.chat_template = "user: " + written
-    with pytest.raises(ValueError, match=r"writes a user's text [02] times, not once: set `format: lumos`"):
+    with pytest.raises(TokenizerError, match=r"writes a user's text [02] times, not once: set `format: lumos`"):
         Renderer(made, "chat")
 
 

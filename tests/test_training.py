@@ -612,6 +612,19 @@ def test_torn_weights_are_named(folder, machine):
         models.load(target, machine)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("config.json", ""), ("tokenizer.json", ""), ("tokenizer.json", '{"a": 1}'), ("tokenizer_config.json", "")],
+)
+def test_a_damaged_tokenizer_is_named(folder, name, text):
+    """Whatever the library stumbles over (a KeyError, say): the folder and the remedy."""
+    target = folder / "models" / "damaged"
+    shutil.copytree(folder / "models" / "base", target)
+    (target / name).write_text(text)
+    with pytest.raises(OSError, match=r"(?s)the tokenizer in .*damaged cannot be loaded.*dvc checkout"):
+        models.load_tokenizer(target)
+
+
 @pytest.mark.trap(56)
 def test_a_missing_shard_is_named(folder, machine, make_model):
     """A model in several files of which one is gone: an error with the folder, the file and the remedy."""
@@ -649,3 +662,15 @@ def test_dpo_trainer_is_handed_the_rows_as_they_are(monkeypatch, make_model, tok
     ]
     assert sorted(kept) == sorted(row.prompt + row.completion for side in pair for row in side)
     assert all((ids.count(1), ids.count(END), ids[-1]) == (1, 1, END) for ids in kept)
+
+
+def test_two_runs_of_one_training_have_checkpoints_apart(stage, folder):
+    """A checkout and its experiments share the scratch folder; one must not write into, or clear, another's."""
+    arguments = (stage, folder / "models" / "base", {"learning_rate": 1.0}, [[[1], [2]]])
+    first, second = training._checkpoints(*arguments), training._checkpoints(*arguments)
+    assert first.folder != second.folder
+    first.clear()
+    third = training._checkpoints(*arguments)
+    assert third.folder == first.folder
+    for one in (second, third):
+        one.clear()
