@@ -1,9 +1,10 @@
 # make repro: set up, then run the pipeline.   make test: set up, then run the tests.
+# make mutants: break the code in known ways and see the tests notice (MUTANTS=--quick: one way an area).
 PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test lint science setup setup-dev
+.PHONY: repro test mutants lint science setup setup-dev
 
 setup:
 	@PYTHON=$(PYTHON) scripts/install.sh
@@ -19,6 +20,9 @@ repro: setup
 
 test: setup-dev
 	@pytest
+
+mutants: setup-dev
+	@python tests/mutants.py --jobs 2 $(MUTANTS)
 
 lint: setup-dev
 	ruff check .

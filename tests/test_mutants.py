@@ -1,5 +1,6 @@
 """The data in tests/mutations, and the runner tests/mutants.py on a project of one module."""
 
+import ast
 import re
 
 import pytest
@@ -28,20 +29,37 @@ def small(tmp_path, monkeypatch):
     (tmp_path / "small.py").write_text(MODULE)
     (tmp_path / "tests" / "test_small.py").write_text(TEST)
 
-    def attempt(old, new, *tests):
+    def attempt(old, new, *tests, more="", options=()):
         entry = (
             f"[[mutation]]\ntrap = [1]\nfile = 'small.py'\nold = '{old}'\nnew = '{new}'\ntests = {list(tests)}\nwhy = 'w'\n"
         )
-        (tmp_path / "tests" / "mutations" / "area.toml").write_text(entry)
+        (tmp_path / "tests" / "mutations" / "area.toml").write_text(entry + more)
         said = []
-        return mutants.main([], tmp_path, said.append), "\n".join(said)
+        return mutants.main(list(options), tmp_path, said.append), "\n".join(said)
 
     return attempt
 
 
-def test_the_kept_mutations_can_be_applied(root):
+@pytest.fixture(scope="module")
+def kept(root):
+    """The mutations of tests/mutations."""
+    return mutants.read(root / "tests" / "mutations")
+
+
+@pytest.fixture(scope="module")
+def marked(root):
+    """The numbers of every test's trap marker: {file::name: numbers}."""
+    found = {}
+    for path in sorted((root / "tests").glob("test_*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for mark in getattr(node, "decorator_list", []):
+                if ast.unparse(mark).startswith("pytest.mark.trap("):
+                    found[f"tests/{path.name}::{node.name}"] = [number.value for number in mark.args]
+    return found
+
+
+def test_the_kept_mutations_can_be_applied(root, kept):
     """Each changes text that occurs once, of a trap that there is, and names tests that there are."""
-    kept = mutants.read(root / "tests" / "mutations")
     assert kept
     for mutation in kept:
         assert mutants.mutated(root, mutation)
@@ -50,6 +68,21 @@ def test_the_kept_mutations_can_be_applied(root):
             path, _, name = test.partition("::")
             text = (root / path).read_text()
             assert not name or re.search(rf"^def {re.escape(name)}\(", text, re.MULTILINE), f"{mutation.name}: no {test}"
+
+
+def test_a_test_is_for_three_traps_at_most(marked):
+    """Numbers of traps that there are."""
+    for name, numbers in marked.items():
+        assert 1 <= len(numbers) <= 3, name
+        assert set(numbers) <= set(range(1, 61)), name
+
+
+@pytest.mark.parametrize("trap", [*range(1, 29), *range(46, 55)])
+def test_every_trap_has_a_test_that_kills_a_mutation(marked, kept, trap):
+    """Of the traps of training, tables and the DAG: some kept mutation falls into it, and a test with its number notices."""
+    tests = {name for name, numbers in marked.items() if trap in numbers}
+    assert tests
+    assert any(trap in mutation.trap and tests & set(mutation.tests) for mutation in kept)
 
 
 def test_a_change_that_a_test_notices_is_killed(small):
@@ -78,6 +111,13 @@ def test_a_change_that_is_no_program_is_not_killed(small, new, reason):
     """A module that cannot be imported, a name that is not there, a process that is gone: nothing was tested."""
     code, said = small("2 * x", new, TWO)
     assert (code, reason in said) == (1, True)
+
+
+def test_quick_tries_the_first_of_every_file(small):
+    """The second one would survive."""
+    second = "[[mutation]]\ntrap = []\nfile = 'small.py'\nold = '2 * x'\nnew = 'x + x'\ntests = ['" + TWO + "']\nwhy = 'w'\n"
+    code, said = small("2 * x", "3 * x", TWO, more=second, options=["--quick"])
+    assert (code, "1 mutations, 1 killed, 0 survived" in said) == (0, True)
 
 
 @pytest.mark.parametrize(("old", "times"), [("4 * x", 0), ("x", 2)])

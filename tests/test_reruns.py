@@ -58,9 +58,11 @@ def rounds(*names, key="1"):
 
 COLD_STARTS = {"cold_start@planner", "cold_start@grounder"}
 UPDATES = rounds("align_planner", "train_grounder")
+CRITICS = rounds("critique") | {"calibrate_critic"}
+LIMITED = rounds("sample", "score", "ground") | CRITICS | EVALUATED  # all that work through rows read the whole section
 # The page quotes the settings, so `report` reads all of params.yaml: it is in every answer, and left out here.
 CHANGES = {
-    "seed": (1, {"prepare"} | COLD_STARTS | rounds("sample", "ground", "pairs", "mix") | UPDATES | EVALUATED),
+    "seed": (1, {"prepare"} | COLD_STARTS | rounds("sample", "ground", "pairs", "mix") | CRITICS | UPDATES | EVALUATED),
     "mode": ("independent", UPDATES),
     "init_from": ("cold_start", UPDATES),
     "reference": ("cold_start", rounds("align_planner")),
@@ -78,9 +80,9 @@ CHANGES = {
     "sample.temperature": (0.9, rounds("sample") | EVALUATED),
     "sample.top_p": (0.95, rounds("sample") | EVALUATED),
     "sample.max_new_tokens": (65, rounds("sample") | EVALUATED),
-    "limits.min_distinct": (3, rounds("sample")),
-    "limits.min_diversity": (0.2, rounds("sample")),
-    "limits.min_length_ratio": (0.3, rounds("sample")),
+    "limits.min_distinct": (3, LIMITED),
+    "limits.min_diversity": (0.2, LIMITED),
+    "limits.min_length_ratio": (0.3, LIMITED),
     "score.include_end": (True, rounds("score") | EVALUATED),
     "pairs.score": ("nll", rounds("pairs")),
     "pairs.select": ("random", rounds("pairs")),
@@ -91,8 +93,8 @@ CHANGES = {
     "align.nll_weight": (0.0, rounds("align_planner")),
     "ground.temperature": (0.1, rounds("ground")),
     "ground.max_new_tokens": (65, rounds("ground")),
-    "critic.kind": ("none", rounds("critique")),
-    "critic.on_failure": ("drop", rounds("critique")),
+    "critic.kind": ("none", CRITICS),
+    "critic.on_failure": ("drop", CRITICS),
     "mix.dedup": (False, rounds("mix")),
     "mix.initial_ratio": (0.5, rounds("mix")),
     "train_grounder.enabled": (False, rounds("train_grounder")),
@@ -103,8 +105,8 @@ CHANGES = {
 }
 FILES = {
     "moat/pairs.py": rounds("pairs"),
-    "moat/critic.py": rounds("critique"),
-    "moat/worlds/stories.py": {"prepare", "base_model", "summarize", "report"},
+    "moat/critic.py": CRITICS,
+    "moat/worlds/stories.py": {"prepare", "base_model", "calibrate_critic", "summarize", "report"},
     "moat/report.html.j2": {"report"},
     "moat/schemas/dynamics.py": rounds("dynamics") | {"summarize", "report"},
     "moat/launch.py": set(),
@@ -261,17 +263,17 @@ def test_the_machine_reruns_nothing(settled):
 
 
 def test_equal_outputs_stop_the_rerun(own):
-    """Verdicts that come out the same: the critic runs, and nothing after it (but the page, which names the setting)."""
+    """Verdicts that come out the same: the critics run, and nothing after them (but the page, which names the setting)."""
     own.write(**{"critic.on_failure": "drop"})
-    assert own.repro(dry=False) == {"critique@1", "report"}
+    assert own.repro(dry=False) == CRITICS | {"report"}
 
 
 def test_changed_outputs_rerun_what_reads_them_and_nothing_before(own):
     """Other verdicts: the grounder's branch of the round runs, and neither its candidates nor the planner's branch."""
     own.write(**{"critic.kind": "none"})
     (own.place / "salt").write_text("other verdicts")
-    after = rounds("critique", "mix", "train_grounder", "dynamics", "evaluate")
-    assert own.repro(dry=False) == after | {"summarize", "report"}
+    after = rounds("mix", "train_grounder", "dynamics", "evaluate")
+    assert own.repro(dry=False) == CRITICS | after | {"summarize", "report"}
 
 
 @pytest.mark.trap(49, 50)

@@ -563,15 +563,20 @@ def test_equal_trainings_are_equal_folders(stage, folder, rows):
 
 
 @pytest.mark.trap(53)
-def test_a_linked_model_is_replaced_and_the_cache_keeps_its_copy(stage, folder, make_model):
-    """A published folder's files are read-only hard links into the cache; saving again leaves the cache's bytes alone."""
-    target, cache = folder / "models" / "base", folder / "cache.safetensors"
-    before = (target / "model.safetensors").read_bytes()
-    (target / "model.safetensors").chmod(0o444)
-    cache.hardlink_to(target / "model.safetensors")
-    models.save(make_model(9), target, {}, folder / "tokenizer")
-    assert cache.read_bytes() == before
-    assert (target / "model.safetensors").read_bytes() != before
+def test_a_linked_model_is_replaced_and_the_cache_keeps_its_copy(folder, make_model):
+    """A published folder's files are read-only hard links into the cache; saving again leaves every cached file alone."""
+    target, cache = folder / "models" / "base", folder / "cache"
+    cache.mkdir()
+    for file in target.iterdir():
+        file.chmod(0o444)
+        (cache / file.name).hardlink_to(file)
+    before = digests(cache)
+    assert {"model.safetensors", "moat.json", "tokenizer.json"} < before.keys()
+    models.save(make_model(9), target, {"stage": "other"}, folder / "tokenizer")
+    assert digests(cache) == before
+    after = digests(target)
+    assert after.keys() == before.keys()
+    assert all(after[name] != before[name] for name in ("model.safetensors", "moat.json"))
 
 
 def test_a_saved_model_is_loaded_again(folder, machine, make_model):
