@@ -299,3 +299,8 @@ def test_a_fault_is_one_line_and_exit_1(empty_project):
     assert failed.stderr.startswith("error pairs: data/tasks/train.parquet is missing")
     assert len(failed.stderr.splitlines()) == 1
     assert start("--circle", "1").returncode == 2
+
+
+def test_an_evaluation_tells_of_the_parameters_that_rerun_it(stage_module):
+    """Were sample.k among them, `moat verify` would warn after its change and send to a `dvc repro` that does nothing."""
+    assert {*stage_module("evaluate").READ, "limits"} == set(STAGES["evaluate"]["params"])
