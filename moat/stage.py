@@ -40,7 +40,7 @@ from moat import machine as machines
 from moat import params as parameters
 from moat.journal import Journal
 from moat.machine import Machine
-from moat.params import Params
+from moat.params import Params, ParamsError
 from moat.publish import publish_text
 from moat.seeds import content_id
 
@@ -193,6 +193,16 @@ PREV = Argument("--prev", "the round whose models it starts from (0: the cold st
 ROLE = Argument("--role", "planner or grounder", ("planner", "grounder"))
 
 
+def check_round(params: Params, arguments: Mapping[str, str]) -> None:
+    """Refuse a round that params.yaml does not have, or one that starts from another. Raises ParamsError."""
+    key, prev = arguments.get("round"), arguments.get("prev")
+    known = params.evaluated if prev is None else params.rounds
+    if key is not None and key not in known:
+        raise ParamsError(f"params.yaml has no round {key!r}; its rounds are {', '.join(sorted(known, key=int))}")
+    if key is not None and prev is not None and prev != params.rounds[key]["prev"]:
+        raise ParamsError(f"round {key} starts from round {params.rounds[key]['prev']} (params.yaml), not from {prev!r}")
+
+
 def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
     """Run a stage from the command line: parse `arguments`, load the settings, call `run(stage, **values)`.
 
@@ -221,6 +231,7 @@ def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
     gc.freeze()
     try:
         stage = Stage(Path(file).stem, parameters.load(root / parameters.PARAMS), machines.load(root), root, values)
+        check_round(stage.params, values)
         with lock.hold(stage.scratch / "locks" / content_id(root), lock.command_line()):
             run(stage, **values)
     except expected_errors as error:

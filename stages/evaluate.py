@@ -30,6 +30,9 @@ from moat.seeds import seed_of
 from moat.stage import ROUND, Counts, Stage, main
 from moat.tokens import Example, Renderer
 
+# What a table of this stage depends on, as dvc.yaml lists it: without sample.k, of which a change reruns nothing here.
+READ = ("evaluate", "sample.temperature", "sample.top_p", "sample.max_new_tokens", "score", "format", "max_length", "seed")
+
 
 def others(tasks: pl.DataFrame, seed: int) -> list[int]:
     """For each row, another row of the same source (itself where the source has one task): the control's plan."""
@@ -131,8 +134,7 @@ def run(stage: Stage, round: str) -> None:
             }
         )
     counts = Counts(len(table), len(table))
-    read = ("evaluate", "sample", "score", "format", "max_length", "seed")
-    EVALS.write(target, table, stage.facts(*read, counts=counts, **models.engine_facts(stage.machine)))
+    EVALS.write(target, table, stage.facts(*READ, counts=counts, **models.engine_facts(stage.machine)))
     for source in sorted(set(tasks["source"])):
         own = [row["success"] for row in table if row["source"] == source]
         stage.say(f"{source}: {sum(own)} of {len(own)} reached the gold answer ({sum(own) / len(own):.1%})")

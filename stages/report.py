@@ -47,8 +47,9 @@ def facts(params: Params) -> list[tuple[str, str]]:
         "none": "none",
     }
     updates = [
-        f"planner {params.align.loss}" if params.align.enabled else "planner off",
+        f"planner {'sft' if params.mode == 'independent' else params.align.loss}" if params.align.enabled else "planner off",
         "grounder sft" if params.train_grounder.enabled else "grounder off",
+        *(["each on its own demonstrations"] if params.mode == "independent" else []),
     ]
     return [
         ("mode", params.mode),

@@ -286,13 +286,13 @@ def test_a_missing_input_is_named(empty_project, stage_module, name, arguments, 
 
 @pytest.fixture
 def start(empty_project):
-    """Runs stages/pairs.py there through the launcher, as DVC starts it."""
+    """Runs stages/pairs.py (or another) there through the launcher, as DVC starts it."""
     for folder in ("stages", "moat"):
         (empty_project / folder).symlink_to(ROOT / folder)
 
-    def run(*arguments):
+    def run(*arguments, name="pairs"):
         return subprocess.run(
-            [sys.executable, "-m", "moat.launch", "stages/pairs.py", *arguments],
+            [sys.executable, "-m", "moat.launch", f"stages/{name}.py", *arguments],
             cwd=empty_project, env=environment(), capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
@@ -315,3 +315,22 @@ def test_a_stage_does_not_start_beside_another(empty_project, start):
         failed = start("--round", "1")
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"error pairs: process {os.getpid()} (stages/sample.py --round 1) is at work")
+
+
+def test_an_evaluation_tells_of_the_parameters_that_rerun_it(stage_module):
+    """Were sample.k among them, `moat verify` would warn after its change and send to a `dvc repro` that does nothing."""
+    assert {*stage_module("evaluate").READ, "limits"} == set(STAGES["evaluate"]["params"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--round", "9", "--prev", "1"), "params.yaml has no round '9'; its rounds are 1, 2"),
+        (("--round", "1", "--prev", "1"), "round 1 starts from round 0 (params.yaml), not from '1'"),
+    ],
+)
+def test_a_round_that_params_do_not_have_is_refused(empty_project, start, arguments, said):
+    """A stage by hand with another `--prev` would overwrite a round's table with another model's rows."""
+    failed = start(*arguments, name="mix")
+    assert failed.returncode == 1
+    assert said in failed.stderr
