@@ -1,4 +1,6 @@
-"""Break the code in known ways and see the tests notice: python tests/mutants.py [--only AREA ...] [--quick] [--jobs N] [--list]
+"""Break the code in known ways and see the tests notice.
+
+    python tests/mutants.py [--only AREA ...] [--quick] [--jobs N] [--list]
 
 A mutation is one wrong change, kept as data in tests/mutations/AREA.toml:
 

@@ -134,6 +134,11 @@ def test_dvc_sees_a_stage_for_every_round(tmp_path):
     repo = Repo.init(str(tmp_path), no_scm=True)
     found = set(resolve(repo, str(tmp_path), PIPELINE).get_keys())
     loops = {name: entry["foreach"] for name, entry in PIPELINE["stages"].items() if "foreach" in entry}
+    of_a_round = ["sample", "score", "ground", "pairs", "align_planner", "critique", "mix", "train_grounder", "dynamics"]
+    assert loops == dict.fromkeys(of_a_round, "${rounds}") | {
+        "cold_start": ["planner", "grounder"],
+        "evaluate": "${evaluated}",
+    }
     keys = {"${rounds}": list(RAW["rounds"]), "${evaluated}": list(RAW["evaluated"])}
     expected = {name for name in STAGES if name not in loops}
     expected |= {f"{name}@{key}" for name, over in loops.items() for key in (over if isinstance(over, list) else keys[over])}
