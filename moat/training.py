@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 import torch
 from datasets import Dataset
@@ -105,6 +105,11 @@ class Checkpoints:
     def clear(self) -> None:
         """The training is over."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         if self.claim:
             self.claim.close()
 
@@ -384,12 +389,12 @@ def train_sft(
     updates = updates or updates_for(settings, len(rows))
     models.set_up(stage.machine)
     shared = arguments(settings, updates, seed, stage.machine)
-    checkpoints = _checkpoints(stage, start, shared, _ids(rows))
-    model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
-    with stage.progress("training", updates) as advance:
-        log = sft(model, tokenizer, rows, _in(checkpoints, shared), advance, names, checkpoints)
-    _finish(stage, model, target, log, {**facts, "rows": len(rows), "updates": updates})
-    checkpoints.clear()
+    with _checkpoints(stage, start, shared, _ids(rows)) as checkpoints:
+        model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
+        with stage.progress("training", updates) as advance:
+            log = sft(model, tokenizer, rows, _in(checkpoints, shared), advance, names, checkpoints)
+        _finish(stage, model, target, log, {**facts, "rows": len(rows), "updates": updates})
+        checkpoints.clear()
 
 
 def reference_logprobs(
@@ -430,26 +435,26 @@ def train_dpo(
             "set `micro_batch: null` in machine.yaml, or align.nll_weight to 0"
         )
     weights = {"beta": settings.beta, "nll_weight": settings.nll_weight, "reference": log_ref}
-    checkpoints = _checkpoints(stage, start, shared, [_ids(chosen), _ids(rejected)], **weights)
-    model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
-    with stage.progress("aligning", updates) as advance:
-        log = dpo(
-            model,
-            log_ref,
-            tokenizer,
-            chosen,
-            rejected,
-            _in(checkpoints, shared),
-            settings.beta,
-            settings.nll_weight,
-            advance,
-            names,
-            checkpoints,
-        )
-    for name in ("logps/chosen", "logps/rejected", "rewards/margins"):
-        stage.say(f"{name} {log[0][name]:.3f} → {log[-1][name]:.3f}")
-    _finish(stage, model, target, log, {**facts, "pairs": len(chosen), "updates": updates})
-    checkpoints.clear()
+    with _checkpoints(stage, start, shared, [_ids(chosen), _ids(rejected)], **weights) as checkpoints:
+        model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
+        with stage.progress("aligning", updates) as advance:
+            log = dpo(
+                model,
+                log_ref,
+                tokenizer,
+                chosen,
+                rejected,
+                _in(checkpoints, shared),
+                settings.beta,
+                settings.nll_weight,
+                advance,
+                names,
+                checkpoints,
+            )
+        for name in ("logps/chosen", "logps/rejected", "rewards/margins"):
+            stage.say(f"{name} {log[0][name]:.3f} → {log[-1][name]:.3f}")
+        _finish(stage, model, target, log, {**facts, "pairs": len(chosen), "updates": updates})
+        checkpoints.clear()
 
 
 def _in(checkpoints: Checkpoints, arguments: dict[str, Any]) -> dict[str, Any]:
