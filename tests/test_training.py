@@ -672,10 +672,7 @@ def test_dpo_trainer_is_handed_the_rows_as_they_are(monkeypatch, make_model, tok
 def test_two_runs_of_one_training_have_checkpoints_apart(stage, folder):
     """A checkout and its experiments share the scratch folder; one must not write into, or clear, another's."""
     arguments = (stage, folder / "models" / "base", {"learning_rate": 1.0}, [[[1], [2]]])
-    first, second = training._checkpoints(*arguments), training._checkpoints(*arguments)
-    assert first.folder != second.folder
-    first.clear()
-    third = training._checkpoints(*arguments)
-    assert third.folder == first.folder
-    for one in (second, third):
-        one.clear()
+    with training._checkpoints(*arguments) as first, training._checkpoints(*arguments) as second:
+        assert first.folder != second.folder
+    with training._checkpoints(*arguments) as third:
+        assert third.folder == first.folder
