@@ -1,6 +1,6 @@
 """SFT and DPO as TRL runs them for moat/training.py, against tests/reference.py in float64 and over four tokenizers.
 
-Without LoRA and without precomputed reference log-probabilities.
+Whole models, no LoRA; the reference's log-probabilities are handed to DPO.
 """
 
 import copy
