@@ -180,9 +180,11 @@ def test_the_dpo_loss(tmp_path):
         weight_decay=0,
         max_grad_norm=1,
     )
-    arguments = training.arguments(settings, 1, 0, Machine(device="cpu", scratch=str(tmp_path)))
+    arguments = training.arguments(settings, 1, 0, Machine(device="cpu", scratch=str(tmp_path))) | {
+        "output_dir": str(tmp_path)
+    }
     chosen, rejected = Example([1, 7, 7], [4, 2]), Example([1, 7, 7], [5, 6, 2])
-    policy, reference = constant(math.log(3)), constant(0.0)
+    policy, reference = constant(math.log(3)), ([2 * math.log(0.125)], [3 * math.log(0.125)])
     for nll_weight, extra in ((0.0, 0.0), (2.0, -2.0 * (math.log(0.3) + math.log(0.1)) / 2)):
         log = training.dpo(
             constant(math.log(3)), reference, tokenizer, [chosen], [rejected], arguments, 1.0, nll_weight, lambda n: None

@@ -60,7 +60,9 @@ def pair(tokenizer):
 
 
 def run_sft(model, tokenizer, rows, machine, updates=1, advance=nothing, **changes):
-    own = training.arguments(Sft(**TRAIN | {"max_grad_norm": CLIP} | changes), updates, 3, machine)
+    own = training.arguments(Sft(**TRAIN | {"max_grad_norm": CLIP} | changes), updates, 3, machine) | {
+        "output_dir": machine.scratch
+    }
     return training.sft(model, tokenizer, rows, own, advance)
 
 
@@ -70,7 +72,7 @@ def align(**changes):
 
 
 def run_dpo(model, reference, tokenizer, pair, machine, updates=1, **changes):
-    own = training.arguments(align(**changes), updates, 3, machine)
+    own = training.arguments(align(**changes), updates, 3, machine) | {"output_dir": machine.scratch}
     return training.dpo(model, summed(reference, *pair), tokenizer, *pair, own, BETA, 0.0, nothing)
 
 

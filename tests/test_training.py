@@ -82,12 +82,12 @@ def weights(model):
 
 
 def run_sft(model, tokenizer, rows, machine, updates=1, seed=3, **changes):
-    own = training.arguments(settings(**changes), updates, seed, machine)
+    own = training.arguments(settings(**changes), updates, seed, machine) | {"output_dir": machine.scratch}
     return training.sft(model, tokenizer, rows, own, lambda n: None)
 
 
 def run_dpo(model, reference, tokenizer, pair, machine, nll_weight=0.0, updates=1):
-    own = training.arguments(align(), updates, 3, machine)
+    own = training.arguments(align(), updates, 3, machine) | {"output_dir": machine.scratch}
     return training.dpo(model, summed(reference, *pair), tokenizer, *pair, own, BETA, nll_weight, lambda n: None)
 
 
@@ -220,6 +220,7 @@ def test_a_loss_that_is_no_number_names_the_rows_of_its_update(make_model, token
     model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().nan_to_num().clone())
     bad = Example([*rows[3].prompt, poisoned], rows[3].completion)
     own = training.arguments(settings(batch_size=2), 2, 3, machine.model_copy(update={"micro_batch": micro_batch}))
+    own |= {"output_dir": machine.scratch}
     with pytest.raises(FloatingPointError) as told:
         training.sft(model, tokenizer, [*rows[:3], bad], own, lambda n: None, ["one", "two", "three", "bad"])
     said = re.search(r"over the rows (.*): training cannot go on", str(told.value))
@@ -513,7 +514,7 @@ def test_each_role_learns_its_own_side_of_a_demonstration(tokenizer):
 @pytest.mark.parametrize("config", [SFTConfig, DPOConfig])
 def test_no_default_of_a_library_decides_on_a_cpu(machine, config):
     """float32, no gradient checkpointing, no packing, no truncation, nothing reported, nothing dropped or saved."""
-    made = config(**training.arguments(settings(), 1, 2**40, machine))
+    made = config(**training.arguments(settings(), 1, 2**40, machine), output_dir=machine.scratch)
     assert (made.bf16, made.fp16, made.gradient_checkpointing, made.use_cpu) == (False, False, False, True)
     assert (made.max_length, made.report_to, str(made.save_strategy.value)) == (None, [], "no")
     assert (made.dataloader_drop_last, getattr(made, "packing", False), made.padding_free) == (False, False, False)
