@@ -206,7 +206,7 @@ def test_a_second_run_at_once_is_told_who_works(project, twin):
 
 
 def sample_again(twin):
-    """The sample stage by hand, from an empty journal, when its first batch is finished."""
+    """The sample stage by hand, from an empty journal, halted when its first batch is finished."""
     (twin.place / "data/rounds/1/subgoals.parquet").unlink()
     for path in (twin.place / ".scratch" / "journal" / "sample-1").glob("*"):
         path.unlink()
@@ -220,6 +220,7 @@ def sample_again(twin):
     while not any(journal.glob("*.jsonl")):
         assert stage.poll() is None
         time.sleep(0.01)
+    stage.send_signal(signal.SIGSTOP)
     return stage
 
 
