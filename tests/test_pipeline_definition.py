@@ -324,7 +324,7 @@ def test_a_stage_does_not_start_beside_another(empty_project, start):
 
 def test_an_evaluation_tells_of_the_parameters_that_rerun_it(stage_module):
     """Were sample.k among them, `moat verify` would warn after its change and send to a `dvc repro` that does nothing."""
-    assert {*stage_module("evaluate").READ, "limits"} == set(STAGES["evaluate"]["params"])
+    assert {*stage_module("evaluate").READ, "limits.max_failed"} == set(STAGES["evaluate"]["params"])
 
 
 @pytest.mark.parametrize(

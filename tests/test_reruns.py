@@ -59,7 +59,6 @@ def rounds(*names, key="1"):
 COLD_STARTS = {"cold_start@planner", "cold_start@grounder"}
 UPDATES = rounds("align_planner", "train_grounder")
 CRITICS = rounds("critique") | {"calibrate_critic"}
-LIMITED = rounds("sample", "score", "ground") | CRITICS | EVALUATED  # all that work through rows read the whole section
 # The page quotes the settings, so `report` reads all of params.yaml: it is in every answer, and left out here.
 CHANGES = {
     "seed": (1, {"prepare"} | COLD_STARTS | rounds("sample", "ground", "pairs", "mix") | CRITICS | UPDATES | EVALUATED),
@@ -80,9 +79,11 @@ CHANGES = {
     "sample.temperature": (0.9, rounds("sample") | EVALUATED),
     "sample.top_p": (0.95, rounds("sample") | EVALUATED),
     "sample.max_new_tokens": (65, rounds("sample") | EVALUATED),
-    "limits.min_distinct": (3, LIMITED),
-    "limits.min_diversity": (0.2, LIMITED),
-    "limits.min_length_ratio": (0.3, LIMITED),
+    "limits.max_failed": (0.02, rounds("sample", "score", "ground") | CRITICS | EVALUATED),
+    "limits.max_unparsed": (0.2, CRITICS),
+    "limits.min_distinct": (3, rounds("sample")),
+    "limits.min_diversity": (0.2, rounds("sample")),
+    "limits.min_length_ratio": (0.3, rounds("sample")),
     "score.include_end": (True, rounds("score") | EVALUATED),
     "pairs.score": ("nll", rounds("pairs")),
     "pairs.select": ("random", rounds("pairs")),
