@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from moat.tokens import Renderer
 
 LOCK = Path("dvc.lock")
-CARD = "moat.json"
 ROUND_TABLES: Mapping[str, Table] = {
     "subgoals": SUBGOALS,
     "scores": SCORES,
@@ -179,9 +178,9 @@ class Checkout:
             if path in self.schemas:
                 self.table(path)
                 found = metadata(self.root / path).get("facts")
-            elif (self.root / path / CARD).is_file():
+            elif (self.root / path / layout.CARD).is_file():
                 try:
-                    found = json.loads((self.root / path / CARD).read_text(encoding="utf-8"))
+                    found = json.loads((self.root / path / layout.CARD).read_text(encoding="utf-8"))
                 except (OSError, ValueError):
                     found = {}
             self._facts[path] = found if isinstance(found, dict) else {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,16 +71,6 @@ def read_card(path: Path) -> dict[str, Any]:
             f"{path} holds no training log ({error}): delete the folder, then `dvc checkout` or `dvc repro`"
         ) from error
     return card
-
-
-def own_log(card: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """The log of the training that made a model; empty when there was none.
-
-    A round without training (an update switched off, or nothing to train on) passes the model on, and with it the log of
-    the round that trained it. So a log that one of the `earlier` models has is not this round's.
-    """
-    log: list[dict[str, float]] = card.get("log", [])
-    return [] if any(log == other.get("log") for other in earlier) else log
 
 
 def training(part: str, log: Sequence[Mapping[str, float]]) -> list[Figure]:

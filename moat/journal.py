@@ -8,7 +8,6 @@ folder may be deleted whenever no stage runs: it costs computing again, and no r
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import zlib
@@ -17,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from moat.lock import first_free
 from moat.publish import disk_full_at
 
 
@@ -84,19 +84,10 @@ class Journal:
 
     def _open(self) -> BinaryIO:
         """The first file of the folder that no living process writes to, without its torn end."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for number in count():
-            path = self.folder / f"{number}.jsonl"
-            file = path.open("ab")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                continue
-            file.truncate(max((end for end, _ in _read(path)), default=0))
-            self._file = file
-            return file
-        raise AssertionError("unreachable")
+        path, file = first_free(self.folder / f"{number}.jsonl" for number in count())
+        file.truncate(max((end for end, _ in _read(path)), default=0))
+        self._file = file
+        return file
 
     def close(self) -> None:
         """Let the file go."""

@@ -12,6 +12,7 @@ from moat import models
 from moat.engines.base import Decoding
 from moat.judge_prompt import JudgeError, JudgeRenderer
 from moat.judging import Judge, Reply, Request
+from moat.layout import CARD
 from moat.params import Critic
 from moat.rows import tell
 from moat.stage import Stage
@@ -52,5 +53,5 @@ def open_judge(settings: Critic, stage: Stage) -> Judge:
         ]
 
     longest = getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None)
-    facts = models.engine_facts(stage.machine) | {"judge": stage.hash_of(folder, without=models.CARD)}
+    facts = models.engine_facts(stage.machine) | {"judge": stage.hash_of(folder, without=CARD)}
     return Judge(renderer, ask, stage.params.seed, settings.max_new_tokens, longest, facts)

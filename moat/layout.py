@@ -11,6 +11,7 @@ CALIBRATION = Path("data/calibration.json")
 METRICS = Path("metrics.json")
 CURVES = Path("curves.csv")
 REPORT = Path("report.html")
+CARD = "moat.json"  # the file in a model folder that says what made it
 
 
 def demos(role: str) -> Path:
@@ -35,4 +36,4 @@ def model(role: str, round_key: str) -> Path:
 
 def card(role: str, round_key: str) -> Path:
     """The file in a model folder that says what made it."""
-    return model(role, round_key) / "moat.json"
+    return model(role, round_key) / CARD

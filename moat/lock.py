@@ -7,11 +7,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 import psutil
 
@@ -50,19 +49,18 @@ def hold(path: Path, command: str) -> Iterator[None]:
         yield
 
 
-def first_free(folder: Path, name: str) -> tuple[str, TextIO]:
-    """The first of NAME, NAME-1, NAME-2 … that no living process has claimed, and the claim, good while it is open."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in count():
-        claimed = f"{name}-{number}" if number else name
-        file = (folder / claimed).open("a", encoding="utf-8")
+def first_free(paths: Iterable[Path]) -> tuple[Path, BinaryIO]:
+    """The first of the `paths` that no living process holds, and the open file, which holds it until it is closed."""
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
             continue
-        return claimed, file
-    raise AssertionError("unreachable")
+        return path, file
+    raise AssertionError("every path is held: the paths should have no end")
 
 
 def command_line() -> str:

@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from moat.engines.hf import HFEngine
-from moat.layout import BASE_MODEL
+from moat.layout import BASE_MODEL, CARD
 from moat.machine import Machine
 from moat.publish import publish
 from moat.rows import Retry, Runner
@@ -28,7 +28,6 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "added_tokens.json",
 )
-CARD = "moat.json"
 
 
 def device_and_dtype(machine: Machine) -> tuple[str, str]:

@@ -119,7 +119,7 @@ class Table:
             values = frame[column.name]
             empty = values.null_count() if not column.nullable else 0
             if isinstance(values.dtype, pl.List):
-                empty += int(values.list.eval(pl.element().is_null()).list.any().sum())
+                empty += int((values.list.len() - values.list.drop_nulls().list.len()).sum())
             if empty:
                 raise TableError(f"{path}: column '{column.name}' of table '{self.name}' has empty values")
 

@@ -17,8 +17,9 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, BinaryIO, Self
 
 import torch
 from datasets import Dataset
@@ -26,7 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.training_args import TrainingArguments
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from moat import lock, models
+from moat import layout, lock, models
 from moat.machine import Machine
 from moat.params import Align, Sft
 from moat.provenance import content_hash
@@ -74,7 +75,7 @@ class Checkpoints:
 
     MARKER = "complete"
 
-    def __init__(self, folder: Path, seconds: float, claim: TextIO | None = None) -> None:
+    def __init__(self, folder: Path, seconds: float, claim: BinaryIO | None = None) -> None:
         self.folder = folder
         self.claim = claim
         self.seconds = seconds
@@ -351,15 +352,16 @@ def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any
     An experiment beside the checkout may be at the same training in the same scratch folder: each has a folder of its own.
     """
     what = {
-        "start": stage.hash_of(start, without=models.CARD),
+        "start": stage.hash_of(start, without=layout.CARD),
         "arguments": arguments,
         "machine": models.engine_facts(stage.machine) | {"versions": versions(*TRAINERS)},
         "code": content_hash(Path(__file__)),
         **more,
     }
     told = hashlib.sha256(json.dumps([what, rows], sort_keys=True).encode()).hexdigest()[:16]
-    name, claim = lock.first_free(stage.scratch / "locks", f"{stage.label}-{told}")
-    checkpoints = Checkpoints(stage.scratch / "checkpoints" / name, stage.machine.checkpoint, claim)
+    name = f"{stage.label}-{told}"
+    claimed, claim = lock.first_free(stage.scratch / "locks" / (f"{name}-{n}" if n else name) for n in count())
+    checkpoints = Checkpoints(stage.scratch / "checkpoints" / claimed.name, stage.machine.checkpoint, claim)
     if last := checkpoints.last():
         stage.say(f"going on from update {last.name.rpartition('-')[2]} of a run that was interrupted")
     return checkpoints

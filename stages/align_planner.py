@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from moat import layout, models, training
 from moat.examples import demo_examples, planner_pairs
+from moat.params import Sft
 from moat.schemas.demos import DEMOS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.tasks import TASKS
@@ -51,31 +52,25 @@ def run(stage: Stage, round: str, prev: str) -> None:
         stage.close(counts)
         return
     updates = training.updates_for(settings, len(chosen))
+    how: Sft = settings
+    rows = chosen
     if params.mode == "independent":
         demos = DEMOS.read(layout.demos("planner"))
         rows, names, counts = demo_examples(renderer, demos, Role.PLANNER, params.max_length)
+        updates *= params.independent.factor
+        how = params.cold_start["planner"].model_copy(update={"learning_rate": params.independent.learning_rate})
+    facts = stage.facts(*read, counts=counts)
+    if params.mode == "independent" or settings.loss == "sft_chosen":
         training.train_sft(
             stage,
             start=start,
             target=target,
             rows=rows,
             names=names,
-            seed=seed,
-            settings=params.cold_start["planner"].model_copy(update={"learning_rate": params.independent.learning_rate}),
-            updates=updates * params.independent.factor,
-            facts=stage.facts(*read, counts=counts),
-        )
-    elif settings.loss == "sft_chosen":
-        training.train_sft(
-            stage,
-            start=start,
-            target=target,
-            rows=chosen,
-            names=names,
-            settings=settings,
+            settings=how,
             seed=seed,
             updates=updates,
-            facts=stage.facts(*read, counts=counts),
+            facts=facts,
         )
     else:
         training.train_dpo(
@@ -88,7 +83,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
             names=names,
             settings=settings,
             seed=seed,
-            facts=stage.facts(*read, counts=counts),
+            facts=facts,
         )
     stage.close(counts)
 

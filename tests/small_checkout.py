@@ -110,7 +110,7 @@ class Builder:
         self.stage_module("mix").run(self.stage("mix"), key, prev)
         self.align(key, prev)
         self.tune(key, prev)
-        self.stage_module("dynamics").run(self.stage("dynamics"), key, prev)
+        self.stage_module("dynamics").run(self.stage("dynamics"), key)
 
     def candidate(self, key, task, k):
         """One candidate as rows of subgoals, scores and actions (None where it is dropped)."""

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from moat import dynamics, layout, models, params
-from moat.dynamics import DynamicsError, block, ends, entropy, own_log, read_card, spread, track, training
+from moat import dynamics, layout, params
+from moat.dynamics import DynamicsError, block, ends, entropy, read_card, spread, track, training
 from moat.machine import Machine
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.dynamics import DYNAMICS
@@ -164,19 +164,15 @@ def test_every_logged_value_of_every_update_is_a_figure():
     assert {f.part for f in training("planner", DPO_LOG)} == {"planner"}
 
 
-def test_a_copied_model_has_no_log_of_its_own():
-    """An update that was switched off copies the folder of the round before, or the cold start's; their log is not ours."""
-    card, cold = {"log": DPO_LOG, "made_by": "align_planner"}, {"log": COLD_LOG}
-    assert own_log(card, [cold]) == DPO_LOG
-    assert own_log(dict(card), [cold, card]) == []
-    assert own_log(cold, [cold]) == []
-    assert own_log({"log": [], "made_by": "copy"}, [cold, card]) == []
-    assert own_log({"made_by": "base_model"}, [cold]) == []
-
-
-def test_a_card_lies_where_models_are_saved():
-    """The stage finds it without importing torch."""
-    assert layout.card("planner", "1") == layout.model("planner", "1") / models.CARD
+@pytest.mark.parametrize("switch", ["align.enabled", "train_grounder.enabled"])
+def test_a_copied_model_has_no_updates(make_checkout, tmp_path, switch):
+    """An update that was switched off passes the model on: the round shows 0 updates of that role, and those of the other."""
+    make_checkout(tmp_path, {switch: False})
+    table = DYNAMICS.read(tmp_path / layout.table("dynamics", "2"))
+    updates = {row["part"]: row["value"] for row in table.filter(table["name"] == "updates").iter_rows(named=True)}
+    copied = "planner" if switch == "align.enabled" else "grounder"
+    assert {role: value > 0 for role, value in updates.items()} == {role: role != copied for role in updates}
+    assert set(updates) == {"planner", "grounder"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"log": [1]}', '{"log": '])

@@ -79,10 +79,11 @@ def test_a_child_of_a_killed_parent_is_named_as_left_behind(path):
 
 def test_the_first_name_that_nobody_claims(tmp_path):
     """A second claim gets another name while the first is open, and the same one afterwards."""
-    first, one = first_free(tmp_path, "x")
-    second, other = first_free(tmp_path, "x")
+    paths = [tmp_path / "x", tmp_path / "x-1"]
+    first, one = first_free(paths)
+    second, other = first_free(paths)
     one.close()
-    third, again = first_free(tmp_path, "x")
+    third, again = first_free(paths)
     other.close()
     again.close()
-    assert (first, second, third) == ("x", "x-1", "x")
+    assert (first, second, third) == (*paths, paths[0])

@@ -10,10 +10,11 @@ from pathlib import Path
 import polars as pl
 
 from moat import layout
-from moat.checkout import CARD, Absent, Checkout, Findings, Level, each_round
+from moat.checkout import Absent, Checkout, Findings, Level, each_round
 from moat.checks.candidates import KEY, joined
 from moat.examples import OVER_LENGTH
 from moat.executor import TOOLS, documentation
+from moat.layout import CARD
 from moat.params import Sft
 from moat.provenance import file_hashes
 from moat.tokens import Renderer, Role

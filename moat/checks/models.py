@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from moat import layout
-from moat.checkout import CARD, Absent, Checkout, Findings
+from moat.checkout import Absent, Checkout, Findings
+from moat.layout import CARD
 
 INDEX = "model.safetensors.index.json"
 # What a model has for itself. Everything else in the base model's folder is its tokenizer, and the same in every folder.
