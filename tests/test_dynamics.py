@@ -22,7 +22,6 @@ DPO_LOG = [
     {"update": 2, "loss": 0.5, "logps/chosen": -3.0, "logps/rejected": -7.0, "rewards/margins": 0.4},
 ]
 SFT_LOG = [{"update": 1, "loss": 0.3, "entropy": 0.2}]
-COLD_LOG = [{"update": 1, "loss": 8.0, "entropy": 4.0}]
 
 
 def sample(task_id, k, text, n_tokens, logprob, finish="stop"):
@@ -166,7 +165,7 @@ def test_every_logged_value_of_every_update_is_a_figure():
 
 @pytest.mark.parametrize("switch", ["align.enabled", "train_grounder.enabled"])
 def test_a_copied_model_has_no_updates(make_checkout, tmp_path, switch):
-    """An update that was switched off passes the model on: the round shows 0 updates of that role, and those of the other."""
+    """An update that was switched off passes the model on: 0 updates of that role, and those of the other."""
     make_checkout(tmp_path, {switch: False})
     table = DYNAMICS.read(tmp_path / layout.table("dynamics", "2"))
     updates = {row["part"]: row["value"] for row in table.filter(table["name"] == "updates").iter_rows(named=True)}
@@ -230,14 +229,12 @@ def learned(tmp_path, stage_module, monkeypatch, root):
         table.write(layout.table(table.name, "2"), rows, {})
 
     def run(planner, grounder):
-        logs = {"planner": (COLD_LOG, DPO_LOG[:1], planner), "grounder": (COLD_LOG, SFT_LOG, grounder)}
-        for role, own in logs.items():
-            for key, log in enumerate(own):
-                path = layout.card(role, str(key))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps({"made_by": "test", "log": log}))
+        for role, told in {"planner": planner, "grounder": grounder}.items():
+            path = layout.card(role, "2")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"copy_of": told} if isinstance(told, str) else {"stage": "test", "log": told}))
         stage = Stage("dynamics", params.load(root / "params.yaml"), Machine(), tmp_path)
-        stage_module("dynamics").run(stage, round="2", prev="1")
+        stage_module("dynamics").run(stage, round="2")
         found = DYNAMICS.read(layout.table("dynamics", "2"))
         return {(row["part"], row["name"], row["update"]): row["value"] for row in found.iter_rows(named=True)}
 
@@ -256,7 +253,7 @@ def test_a_round_with_both_updates(learned):
     assert found[("critiques", "accept_share", 0)] == pytest.approx(4 / 6)
 
 
-@pytest.mark.parametrize("kept", [DPO_LOG[:1], COLD_LOG], ids=["round before", "cold start"])
+@pytest.mark.parametrize("kept", ["models/planner/1", "models/planner/0"], ids=["round before", "cold start"])
 def test_a_planner_that_was_not_aligned_shows_no_updates(learned, kept):
     """align.enabled: false, or no pair: its folder is a copy, of the round before or (init_from) of the cold start."""
     found = learned(kept, [{"update": 1, "loss": 0.1}])
