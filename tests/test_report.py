@@ -458,3 +458,12 @@ def test_dollar_signs_in_a_name_are_no_formula():
     tuned = {"distinct_share": 0.4, "sample_styles": {"vague": 1.0}, "premise": premise}
     drawn = charts({"1": block(0.5, 0.1) | {"success_low": 0.4, "success_high": 0.6, "ppl_gold": 1.2} | tuned})
     assert "<b>" not in drawn[-1]["svg"]
+
+
+def test_the_readme_lists_every_deviation(root):
+    """Each key that params.yaml marks has its line in the README's table, with the value of now."""
+    lines = [line for line in (root / "README.md").read_text().splitlines() if line.startswith("| `")]
+    for deviation in deviations((root / "params.yaml").read_text()):
+        (line,) = [line for line in lines if f"`{deviation.key}`" in line]
+        assert line.split(" | ")[1] == deviation.value
+    assert sum(line.count("`") // 2 for line in lines) == len(deviations((root / "params.yaml").read_text()))
