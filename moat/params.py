@@ -204,6 +204,7 @@ class Evaluate(Section):
     top_p: float = Field(gt=0, le=1)
     max_new_tokens: Positive
     samples: int = Field(ge=0)
+    max_turns: Positive
 
 
 class Limits(Section):
@@ -224,6 +225,7 @@ class Params(Section):
     init_from: Literal["previous", "cold_start"]
     reference: Literal["previous", "cold_start"]
     data_window: Literal["round", "all"]
+    planning: Literal["onetime", "iterative"]
     format: Literal["lumos", "chat"]
     max_length: Positive
     limits: Limits

@@ -38,6 +38,7 @@ from moat.schemas.tasks import TASKS
 from moat.stage import Stage
 from moat.summary import evaluation, round_block, tidy
 from stages import report as stage_report
+from tests.rows import task
 
 ROOT = Path(__file__).resolve().parent.parent
 K = 4
@@ -61,15 +62,12 @@ CALIBRATION = {"critic": "executor", "n": 40, "agreement": 0.875, "low": 0.739, 
 
 def tasks_of(n):
     return [
-        {
-            "task_id": f"t{i:02d}",
-            "source": "stories",
-            "trained": True,
-            "domain": "maths",
-            "text": f"{HOSTILE} Ada has 14 apples. Ada buys 5. the pile grows 3-fold. How many, number {i}?",
-            "gold_actions": GOLD,
-            "gold_answer": "57",
-        }
+        task(
+            f"t{i:02d}",
+            text=f"{HOSTILE} Ada has 14 apples. Ada buys 5. the pile grows 3-fold. How many, number {i}?",
+            gold_actions=GOLD,
+            gold_answer="57",
+        )
         for i in range(n)
     ]
 
@@ -143,11 +141,17 @@ def eval_rows(n, reached):
             "task_id": f"e{i:02d}",
             "source": "stories" if i % 2 else "stories_travel",
             "trained": bool(i % 2),
+            "metric": "number",
             "text": "How many?",
             "gold_actions": GOLD,
             "gold_answer": "57",
             "subgoals": PLANS[i % 3],
             "actions": GOLD,
+            "turns": [],
+            "n_turns": 1,
+            "score": float(i < reached),
+            "f1": None,
+            "element": None,
             "outcome": "reached" if i < reached else "not_reached",
             "answer": "57",
             "success": i < reached,
@@ -187,8 +191,10 @@ def write_run(folder):
         "k": 0,
         "demo_id": None,
         "source": "stories",
-        "domain": "maths",
+        "domain": "arithmetic",
         "text": "How many?",
+        "turn": None,
+        "turns": [],
         "subgoals": PLANS[0],
         "actions": GOLD,
     }

@@ -21,22 +21,28 @@ from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Counts, Stage
 from moat.summary import evaluation, premise, round_block, shares, success_block, tidy
+from tests import rows
 
 NUMBERS, OPERATION = "Subgoal 1: Add 5 to 4", "Subgoal 1: Add what comes in"
 VAGUE = "Subgoal 1: Find the last amount"
 
 
 def task(task_id, source="stories"):
-    own = {"task_id": task_id, "source": source, "trained": source == "stories", "domain": "maths", "text": f"{task_id}?"}
-    return own | {"gold_actions": "R1 = Calculator(4 + 5)", "gold_answer": "9"}
+    own = {"source": source, "trained": source == "stories", "text": f"{task_id}?"}
+    return rows.task(task_id, **own, gold_actions="R1 = Calculator(4 + 5)", gold_answer="9")
 
 
 def evaluated(task_id, source, outcome, control="not_reached", nll=0.0, samples=(), plan=NUMBERS):
-    own = {name: task(task_id, source)[name] for name in ("task_id", "source", "trained", "text", "gold_actions")}
+    own = {name: task(task_id, source)[name] for name in ("task_id", "source", "trained", "metric", "text", "gold_actions")}
     return own | {
         "gold_answer": "9",
         "subgoals": plan,
         "actions": "R1 = Calculator(4 + 5)",
+        "turns": [],
+        "n_turns": 1,
+        "score": float(outcome == "reached"),
+        "f1": None,
+        "element": None,
         "outcome": outcome,
         "answer": None,
         "success": outcome == "reached",
@@ -88,8 +94,10 @@ def tables():
         "k": None,
         "demo_id": None,
         "source": "s",
-        "domain": "maths",
+        "domain": "arithmetic",
         "text": "",
+        "turn": None,
+        "turns": [],
         "subgoals": "",
         "actions": "",
     }
@@ -242,8 +250,8 @@ def summarized(folder, stage_module, monkeypatch, root, rounds):
     TASKS.write(layout.TRAIN_TASKS, TASK_ROWS, {})
     for key in map(str, range(rounds + 1)):
         EVALS.write(layout.evals(key), EVALUATED, {})
-        for table, rows in tables().items():
-            table.write(layout.table(table.name, key), rows, {})
+        for table, made in tables().items():
+            table.write(layout.table(table.name, key), made, {})
     chain = {str(r): {"prev": str(r - 1)} for r in range(1, rounds + 1)}
     own = params.load(root / "params.yaml").model_copy(update={"rounds": chain, "evaluated": chain | {"0": {"prev": ""}}})
     stage_module("summarize").run(Stage("summarize", own, Machine(), folder))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from moat import layout
 from moat.checkout import Absent, Checkout, Findings
-from moat.checks.candidates import came
+from moat.toolbox import goal_of
+from moat.turns import done
 
-COPIED = ("source", "trained", "text", "gold_actions", "gold_answer")
+COPIED = ("source", "trained", "metric", "text", "gold_actions", "gold_answer")
 
 
 def tasks(checkout: Checkout) -> Findings:
@@ -27,19 +30,32 @@ def tasks(checkout: Checkout) -> Findings:
 
 def outcomes(checkout: Checkout) -> Findings:
     """Actions, executed again, come to the outcome that is stored; success is `reached`"""
-    domains = checkout.table(layout.EVAL_TASKS).select("task_id", "domain")
+    asked = checkout.table(layout.EVAL_TASKS).drop("source", "trained", "text", "gold_actions", "gold_answer", "metric")
     for path, rows in present(checkout):
-        known = rows.join(domains, on="task_id", maintain_order="left")
-        other = []
-        for row in known.select("actions", "domain", "gold_answer", "outcome", "answer").iter_rows(named=True):
-            execution = checkout.execution(row["actions"], row["domain"])
-            found = (row["outcome"], row["answer"])
-            other.append(execution is None or (came(execution, row["gold_answer"]), execution.answer) != found)
+        known = rows.rename({"turns": "played"}).join(asked, on="task_id", maintain_order="left")
+        other = [
+            (found := again(checkout, row)) is not None and found != (row["outcome"], row["answer"])
+            for row in known.iter_rows(named=True)
+        ]
         wrong = known.filter(pl.Series(other, dtype=pl.Boolean))
         yield from checkout.rows(path, wrong, "outcome or answer is not what the actions come to")
         yield from checkout.rows(
             path, rows.filter(rows["success"] != (rows["outcome"] == "reached")), "success is not `reached`"
         )
+
+
+UNPLAYED = ("turn_limit", "unanswered", "empty")  # outcomes of an episode that no last action decides
+
+
+def again(checkout: Checkout, row: dict[str, Any]) -> tuple[str, str | None] | None:
+    """Outcome and answer of an evaluation's actions that are executed again; None when they cannot be."""
+    goal = goal_of(row)
+    if row["outcome"] == "unanswered" or (row["played"] and row["outcome"] in UNPLAYED):
+        return None
+    if not row["played"]:
+        return checkout.came(row["actions"], goal)
+    *before, last = done(row["played"])
+    return checkout.came(last.actions, replace(goal, earlier=tuple(turn.actions for turn in before)))
 
 
 def samples(checkout: Checkout) -> Findings:
