@@ -66,7 +66,6 @@ class Wikipedia:
         return passages
 
     def _titles(self, subject: str) -> list[str]:
-        # A leading or inner operator of the search language (`-`, `intitle:`) is the subject's own business: harmless.
         found = self._ask(list="search", srsearch=subject, srlimit=str(self.pages), srprop="")
         try:
             return [str(page["title"]) for page in found["query"]["search"]]

@@ -33,6 +33,7 @@ _PASSAGE = re.compile(r"\[(?P<title>(?:[^\\\]\n]|\\.)*)\] (?P<text>(?:[^\\\n]|\\
 _ESCAPED = re.compile(r"\\(.)")
 _ASKED = re.compile(r"(?:^|,)\s*(?:Query|Question)\s*:", re.IGNORECASE)
 _CONTEXT = re.compile(r"(?:^|,)\s*Context\s*:", re.IGNORECASE)
+_NAMES = re.compile(r"\s*\[?\s*R[1-9][0-9]*(?:\s*,\s*R[1-9][0-9]*)*\s*\]?\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def no_reader(question: Question) -> str:
     """Answers nothing. Raises ToolError."""
     raise ToolError(
         ToolErrorKind.NO_RESULT,
-        "nobody reads the passages: tools.qa.reader is empty; set it to a model folder or a hub id, and tools.qa.reader_revision",
+        "tools.qa.reader is empty, so nobody reads the passages: set it to a model folder or a hub id, and "
+        "tools.qa.reader_revision with it",
     )
 
 
@@ -131,10 +133,13 @@ def qa_tools(
         head, asked = _cut(arguments, form)
         question = _filled(asked, results, MAX_QUESTION, "the question")
         context = _CONTEXT.search(head)
-        names = head if context is None else head[: context.start()]
-        texts = [text for name in _names(names, form) for text in _texts(results[name])] if names.strip() else []
-        if context is not None:
-            texts.append(_filled(head[context.end() :], results, MAX_READ, "the context"))
+        parts = [head] if context is None else [head[: context.start()], head[context.end() :]]
+        texts: list[str] = []
+        for number, part in enumerate(parts):
+            if number == 1 and not _NAMES.fullmatch(part):
+                texts.append(_filled(part, results, MAX_READ, "the context"))
+            elif part.strip():
+                texts += [text for name in _names(part, form) for text in _texts(results[name])]
         if not texts:
             raise _bad(f"nothing to read: write {form}")
         _bounded("".join(texts))
