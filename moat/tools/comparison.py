@@ -182,6 +182,9 @@ def compare(left: Meaning, sign: str, right: Meaning) -> bool:
         raise _bad(f"{_kind(left)} and {_kind(right)} cannot be compared")
     if sign not in ("==", "!="):
         raise _bad(f"{_kind(left)} has no order: `{sign}` takes numbers or dates")
+    for side in (left, right):
+        if isinstance(side, str) and not same_answer(side, side):
+            raise _bad(f"{side[:50]!r} says nothing that could be compared")
     equal = same_answer(left, right) if isinstance(left, str) and isinstance(right, str) else left == right
     return equal is (sign == "==")
 
