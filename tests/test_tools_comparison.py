@@ -110,6 +110,8 @@ def test_arithmetic_on_results(expression, results, value):
         ("R1 + 2", {"R1": "yes"}),
         ("R1 and R2", {"R1": "3", "R2": "yes"}),
         ("R1 or R2", {"R1": "yes", "R2": "perhaps"}),  # every operand is read
+        ("R1 > 3", {"R1": "about"}),
+        ("R1 > 3", {"R1": "zero trillion and"}),
         ("R1 < 5 < R2", {"R1": "7", "R2": "x"}),
         ("not", {}),
         ("R1 >", {"R1": "3"}),

@@ -271,9 +271,9 @@ def _truth(value: Meaning) -> bool:
 
 def _quantity(text: str) -> Quantity | None:
     text = _HEDGE.sub("", text, count=1) if _HEDGE.match(text) else text
-    first, *others = text.split(maxsplit=1)
+    first, gap, others = text.partition(" ")
     if first.lower() in _NUMBERS:
-        text = " ".join([str(_NUMBERS.index(first.lower())), *others])
+        text = str(_NUMBERS.index(first.lower())) + gap + others
     scaled, scale = _SCALED.fullmatch(text), 1
     if scaled is not None:
         text, scale = scaled["number"] + scaled["rest"], _SCALES[scaled["scale"].lower()]
