@@ -19,8 +19,9 @@ Some releases of the TextCraft and SciWorld servers take bare actions and leave 
 client: `prefix=""` suits them. TextCraft's answer shows which it is, and a step that was misread raises MISREAD.
 
 Faults are ServerErrors that name server, endpoint, what was wrong and what to do. A refused connection and a server
-that says that it failed (500, 503) are tried again after a pause that doubles; a time-out, a connection lost on the way and
-a gateway's 502 or 504 only where asking twice does no harm: a step may have been taken, so its loss is reported instead. No proxy is used, and no address but the given one is asked.
+that says that it failed (500, 503) are tried again after a pause that doubles; a time-out, a connection lost on the way
+and a gateway's 502 or 504 only where asking twice does no harm: a step may have been taken, so its loss is reported
+instead. No proxy is used, and no address but the given one is asked.
 """
 
 from __future__ import annotations
