@@ -186,8 +186,11 @@ class Ratio:
         return _bound(self.over, values) / _bound(self.under, values)
 
     def __str__(self) -> str:
-        """`x + 1`, or `(x + 1)/(x - 1)`; it reads back as the same quotient."""
-        return str(self.over) if self.under == number(1) else f"({self.over})/({self.under})"
+        """`x + 1`, `x/y`, or `(x + 1)/(x - 1)`; it reads back as the same quotient."""
+        if self.under == number(1):
+            return str(self.over)
+        over, under = str(self.over), str(self.under)
+        return f"{over if len(self.over.terms) == 1 else f'({over})'}/{under if under.isidentifier() else f'({under})'}"
 
 
 def ratio(over: Polynomial, under: Polynomial | None = None) -> Ratio:
