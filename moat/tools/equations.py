@@ -22,7 +22,9 @@ from moat.tools.expressions import Statement
 from moat.tools.polynomials import Polynomial, Ratio, common_divisor, divide, number, ratio
 
 MAX_EQUATIONS = 8
-MAX_BRANCHES = 200  # substitutions tried in one system
+MAX_PARTS = 40  # polynomials that a system of inequalities compares or divides by
+MAX_CUTS = 40  # of the line, in an inequality
+MAX_BRANCHES = 60  # substitutions tried in one system
 MAX_RESULTANT_DEGREE = 4  # total degree of each of the two polynomials
 MAX_RESULTANT_DIGITS = 20  # of a coefficient of theirs
 _SQUARES = 1_000  # squares of numbers below this are taken out of a root
@@ -124,9 +126,10 @@ def solve_inequality(statements: Sequence[Statement], divisors: Sequence[Ratio],
     ]
     under = [condition.under for condition, _ in conditions]
     under += [part for divisor in divisors for part in (divisor.over, divisor.under)]
-    cuts = _rising(
-        {root for part in [*under, *(c.over for c, _ in conditions)] if part.unknowns for root in roots(part, name)}
-    )
+    parts = [part for part in [*under, *(condition.over for condition, _ in conditions)] if part.unknowns]
+    if len(parts) > MAX_PARTS or sum(part.total_degree for part in parts) > MAX_CUTS:
+        raise ToolError(ToolErrorKind.SIZE, f"more than {MAX_PARTS} polynomials, or more than {MAX_CUTS} roots")
+    cuts = _rising({root for part in parts for root in roots(part, name)})
     between = _points(cuts)
 
     def holds(point: Fraction, cut: Root | None = None) -> bool:
@@ -139,21 +142,21 @@ def solve_inequality(statements: Sequence[Statement], divisors: Sequence[Ratio],
 
     open_parts = [holds(point) for point in between]
     at_cuts = [holds(point, cut) for point, cut in zip(between[1:], cuts, strict=True)]
-    parts: list[str] = []
+    intervals: list[str] = []
     start: str | None = "(-oo" if open_parts[0] else None
     for cut, at, after, before in zip(cuts, at_cuts, open_parts[1:], open_parts[:-1], strict=True):
         if before and not (at and after):
-            parts.append(f"{start}, {cut}{']' if at else ')'}")
+            intervals.append(f"{start}, {cut}{']' if at else ')'}")
             start = None
         if at and not before and not after:
-            parts.append(f"{{{cut}}}")
+            intervals.append(f"{{{cut}}}")
         if after and not (at and before):
             start = f"{'[' if at and not before else '('}{cut}"
     if start is not None:
-        parts.append(f"{start}, oo)")
-    if not parts:
+        intervals.append(f"{start}, oo)")
+    if not intervals:
         _none("no number satisfies it")
-    return " U ".join(parts)
+    return " U ".join(intervals)
 
 
 # --- one unknown ---------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from moat.tools.base import ToolError, ToolErrorKind
 from moat.tools.polynomials import Ratio, bad, number, ratio, unknown
 
 MAX_LENGTH = 4_000  # characters of a text, results put in
+MAX_NAME = 100  # characters of an unknown's name
 MAX_OPERATORS = 200  # signs, operators and products without a sign
 MAX_FACTORIAL = 120  # 120! has 199 digits
 
@@ -41,8 +42,9 @@ _IMPLICIT = "implicit"  # a product without a sign
 _COUNTING = frozenset(
     re.findall(
         r"\w+",
-        "dozen dozens pair pairs score hundred thousand million billion half halves third thirds quarter quarters fourth fifth "
-        "tenth percent twice double triple squared cubed times plus minus mod and or not is to by of over from than if else",
+        """dozen dozens pair pairs score hundred thousand million billion half halves third thirds quarter quarters fourth
+        fifth tenth percent twice double triple squared cubed times plus minus mod and or not is to by of over from than
+        if else""",
     )
 )
 
@@ -310,6 +312,8 @@ class _Reader:
         if token.kind == "word" and token.text in FUNCTIONS:
             return self.call(token)
         if token.kind == "word":
+            if len(token.text) > MAX_NAME:
+                _size(f"a name of {len(token.text)} characters, more than {MAX_NAME}")
             if references(token.text) or token.text.lower() in _COUNTING:
                 bad(f"{token.text[:40]!r} at character {token.position} is no name of an unknown")
             return ratio(unknown(token.text))

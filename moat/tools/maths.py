@@ -12,8 +12,9 @@ All numbers are exact. What a tool accepts is bounded in length, depth, unknowns
 call ends within about a second; nothing is evaluated as code.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -21,8 +22,8 @@ from moat.actions import references, split_values, substitute
 from moat.calculator import CalculationError, CalculationErrorKind, calculate, format_number
 from moat.tools import equations, expressions, pseudocode
 from moat.tools.base import Tool, ToolError, ToolErrorKind
-from moat.tools.expressions import Parsed, Statement, binding, parse, parse_one
-from moat.tools.polynomials import Polynomial, Ratio, bad
+from moat.tools.expressions import Statement, binding, parse, parse_one
+from moat.tools.polynomials import Polynomial, Ratio, bad, ratio
 
 MAX_LENGTH = expressions.MAX_LENGTH  # characters of arguments, with the results put in
 MAX_COUNT = 10**15  # what Count gives at most
@@ -30,8 +31,9 @@ MAX_COUNT = 10**15  # what Count gives at most
 _REFERENCE = re.compile(r"(?<!\w)R[1-9][0-9]*(?!\w)")
 _PHRASE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:[ \t]+[A-Za-z0-9_]+)*")
 _DOTS = ("...", "…", "..")
-_END = r"(?:-?oo|-?[0-9]+(?:\.[0-9]+)?(?:/[0-9]+)?)"
-_PIECE = re.compile(rf"(?P<open>[(\[])(?P<low>{_END}), (?P<high>{_END})(?P<close>[)\]])|\{{(?P<point>{_END})\}}")
+_ROOT = r"(?:(?P<a>-?[0-9]+) )?(?P<sign>[-+])? ?(?:(?P<m>[0-9]+)\*)?sqrt\((?P<n>[0-9]+)\)"
+_END = re.compile(rf"(?P<open>\()?{_ROOT}(?(open)\))(?:/(?P<c>[0-9]+))?")  # of an interval, where it is no number
+_INTERVAL = re.compile(r"(?P<left>[(\[])(?P<low>[^,]+), (?P<high>[^,]+)(?P<right>[)\]])|\{(?P<point>[^,]+)\}")
 
 
 # --- Calculator ----------------------------------------------------------------------------------------------------
@@ -63,7 +65,7 @@ def calculator(arguments: str, results: Mapping[str, str]) -> str:
     statement, *where = parse(_insert(arguments, results)).statements
     values = _bindings(where) if where else {}
     statement = statement.bind(values) if values else statement
-    if len(statement.sides) == 1 or statement.relations == ("=",):
+    if len(statement.sides) == 1 or (statement.relations == ("=",) and statement.unknowns):
         return str(statement)
     if statement.unknowns:
         bad(f"a comparison of the unknown {statement.unknowns[0]}; SolveInequality solves it")
@@ -87,7 +89,7 @@ def define(arguments: str, results: Mapping[str, str]) -> str:
 
 def set_equation(arguments: str, results: Mapping[str, str]) -> str:
     """SetEquation: an equation or an inequality, simplified on each side; several with commas. Raises ToolError."""
-    statements = _flat(parse(_insert(arguments, results)))
+    statements = parse(_insert(arguments, results)).statements
     for statement in statements:
         if not statement.relations:
             bad(f"no equation: {str(statement)[:60]}")
@@ -155,15 +157,16 @@ def count(arguments: str, results: Mapping[str, str]) -> str:
     """Count: how many elements a list has, as written: repeats count, and nothing is computed of them.
 
     `a, b, ..., z` counts a sequence with equal steps (or, where three or more are written before the dots, equal
-    quotients); `1, ..., 10` has steps of 1 or -1; letters run through the alphabet. The intervals that SolveInequality
-    gives count the whole numbers in them. Solutions with `;` between count as such. Raises ToolError.
+    quotients); `1, ..., 10` has steps of 1 or -1; letters run through the alphabet. A result alone may be intervals, whose
+    whole numbers are counted, or solutions with `;` between, which are. Raises ToolError.
     """
     text = _unwrapped(_put(arguments, {name: results[name] for name in references(arguments)}))
     if not text:
         return "0"
-    pieces = text.split(" U ")
-    if all(_PIECE.fullmatch(piece) for piece in pieces):
-        return str(sum(_whole_numbers(piece) for piece in pieces))
+    if _REFERENCE.fullmatch(arguments.strip()):  # a user's own `[1, 5]` is a list
+        pieces = [_INTERVAL.fullmatch(piece) for piece in results[arguments.strip()].split(" U ")]
+        if all(pieces):
+            return str(sum(_whole_numbers(piece) for piece in pieces if piece))
     items = _items(text, ";")
     if len(items) == 1:
         items = _items(text, ",", glued="," in text and not re.search(r",\s", text))
@@ -191,7 +194,7 @@ def _sequence(first: list[str], last: list[str]) -> int:
             return steps + 1
     if len(more) >= 2 and start and more[0]:
         return _geometric([start, *more], ends)
-    bad("the elements around the dots are of no sequence with equal steps")
+    raise ToolError(ToolErrorKind.BAD_ARGUMENT, "the elements around the dots are of no sequence with equal steps")
 
 
 def _geometric(first: list[Fraction], ends: list[Fraction]) -> int:
@@ -204,19 +207,28 @@ def _geometric(first: list[Fraction], ends: list[Fraction]) -> int:
     return len(values)
 
 
-def _whole_numbers(piece: str) -> int:
+def _whole_numbers(interval: re.Match[str]) -> int:
     """How many whole numbers an interval holds."""
-    match = _PIECE.fullmatch(piece)
-    if match is None:
-        raise AssertionError(piece)
-    if match["point"] is not None:
-        return int(_constant(match["point"]).denominator == 1)
-    if "oo" in match["low"] or "oo" in match["high"]:
+    if interval["point"] is not None:
+        low, whole = _floor(interval["point"])
+        return int(whole)
+    if "oo" in (interval["low"].strip("-"), interval["high"]):
         raise ToolError(ToolErrorKind.NO_RESULT, "an interval without an end has no last whole number")
-    low, high = _constant(match["low"]), _constant(match["high"])
-    least = -(-low // 1) + (match["open"] == "(" and low.denominator == 1)
-    greatest = high // 1 - (match["close"] == ")" and high.denominator == 1)
-    return max(0, int(greatest - least) + 1)
+    low, whole = _floor(interval["low"])
+    least = low if whole and interval["left"] == "[" else low + 1
+    high, whole = _floor(interval["high"])
+    return max(0, high - (whole and interval["right"] == ")") - least + 1)
+
+
+def _floor(end: str) -> tuple[int, bool]:
+    """The greatest whole number up to an end of an interval, and whether it is the end."""
+    match = _END.fullmatch(end)
+    if match is None:
+        value = _constant(end)
+        return value.numerator // value.denominator, value.denominator == 1
+    root = math.isqrt(int(match["m"] or 1) ** 2 * int(match["n"]))  # what it is the floor of is not whole
+    whole = int(match["a"] or 0) + (-root - 1 if match["sign"] == "-" else root)
+    return whole // int(match["c"] or 1), False
 
 
 # --- Code ----------------------------------------------------------------------------------------------------------
@@ -311,7 +323,7 @@ def _closing(text: str, opening: int) -> int:
         depth += (text[position] == "(") - (text[position] == ")")
         if depth == 0:
             return position
-    bad(f"`(` at character {opening} is never closed")
+    raise ToolError(ToolErrorKind.BAD_ARGUMENT, f"`(` at character {opening} is never closed")
 
 
 def _put(text: str, results: Mapping[str, str]) -> str:
@@ -323,7 +335,7 @@ def _put(text: str, results: Mapping[str, str]) -> str:
     return put.strip()
 
 
-def _bindings(statements: list[Statement] | tuple[Statement, ...]) -> dict[str, Ratio]:
+def _bindings(statements: Sequence[Statement]) -> dict[str, Ratio]:
     values: dict[str, Ratio] = {}
     for statement in statements:
         bound = binding(statement)
@@ -333,10 +345,6 @@ def _bindings(statements: list[Statement] | tuple[Statement, ...]) -> dict[str, 
             bad(f"{bound[0]} has two values")
         values[bound[0]] = bound[1]
     return values
-
-
-def _flat(parsed: Parsed) -> list[Statement]:
-    return list(parsed.statements)
 
 
 def _name(statement: Statement) -> str:
@@ -351,11 +359,11 @@ def _in_terms(zero: Polynomial, name: str) -> Ratio:
     parts = zero.coefficients(name)
     if len(parts) != 2:
         raise ToolError(ToolErrorKind.NO_RESULT, f"the equation is not linear in {name}")
-    return expressions.ratio(-parts[0], parts[1])
+    return ratio(-parts[0], parts[1])
 
 
-def _several(values: "object", separator: str = ", ") -> str:
-    found = list(values)  # type: ignore[call-overload]
+def _several(values: Iterable[str], separator: str = ", ") -> str:
+    found = list(values)
     if not found:
         raise ToolError(ToolErrorKind.NO_RESULT, "no real solution")
     return separator.join(found)
@@ -391,8 +399,8 @@ def _items(text: str, separator: str, glued: bool = False) -> list[str]:
 
 
 def _unwrapped(text: str) -> str:
-    """A list without the brackets around the whole of it; an interval keeps its own."""
-    while len(text) >= 2 and text[0] + text[-1] in ("[]", "{}", "()") and not _PIECE.fullmatch(text):
+    """A list without the brackets around the whole of it."""
+    while len(text) >= 2 and text[0] + text[-1] in ("[]", "{}", "()"):
         depth = 0
         for position, character in enumerate(text):
             depth += (character in "([{") - (character in ")]}")

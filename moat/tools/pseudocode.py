@@ -41,6 +41,7 @@ _KEYWORDS = re.compile(r"\b(if|elif|else|while|for|in|and|or|not|return|then|ran
 _TRUTHS = re.compile(r"\b(true|false)\b", re.I)
 _PLAIN = {"×": "*", "÷": "/", "−": "-", "^": "**", "≤": "<=", "≥": ">=", "≠": "!=", "←": "="}
 _QUOTED = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
+_INLINE_ELSE = re.compile(r"[;\s]+(else\s*:|elif\b|else\s+if\b)", re.I)
 _HEADER = re.compile(r"(?:if|elif|else|while|for)\b")
 _DECIMAL = re.compile(r"(?<![\w.])(?:[0-9]+\.[0-9]*|\.[0-9]+)(?![\w.])")
 _OPERATORS: Mapping[type[ast.operator], str] = {
@@ -107,6 +108,8 @@ def _as_python(text: str) -> str:
 
 def _statements(body: str) -> Iterator[str]:
     """The Python lines that one line of pseudo-code is."""
+    if re.match(r"if\b", body, re.I):
+        body = _INLINE_ELSE.sub(r"; \1", body)
     line = ""
     for piece in _split(body, ";"):
         statement = _spelled(piece.strip())
@@ -132,6 +135,7 @@ def _spelled(statement: str) -> str:
     plain = _DECIMAL.sub(_fraction, plain)
     plain = _TRUTHS.sub(lambda match: match[0].capitalize(), plain)
     plain = re.sub(r"\Aelse\s+if\b", "elif", plain)
+    plain = re.sub(r"\Aelse\b(?!\s*:)", "else:", plain)
     plain = re.sub(r"\A(if|elif|while)\b(.*?)\s+then\b:?", r"\1\2:", plain)
     if plain.startswith("if ") and ":" not in plain:
         plain = _short_form(plain)
@@ -309,7 +313,7 @@ class _Machine:
                 return self.value(body if self.truth(test) else orelse)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 return self.call(name, [self.value(arg) for arg in args])
-        bad(f"{type(node).__name__} is not part of the pseudo-code")
+        raise ToolError(ToolErrorKind.BAD_ARGUMENT, f"{type(node).__name__} is not part of the pseudo-code")
 
     def call(self, name: str, values: list[Value]) -> Value:
         if len(values) == 1 and isinstance(values[0], tuple):
@@ -317,14 +321,14 @@ class _Machine:
             self.step(len(values))
             if name == "len":
                 return Fraction(len(values))
+        if name not in FUNCTIONS and name != "sum":
+            bad(f"no function {name[:40]!r}; there are {', '.join(FUNCTIONS)}, sum, and len of a list")
         numbers = [_as_number(value) for value in values]
         if name == "sum":
             total = Fraction(0)
             for number in numbers:
                 total = exactly("+", total, number)
             return total
-        if name not in FUNCTIONS:
-            bad(f"no function {name[:40]!r}; there are {', '.join(FUNCTIONS)}, sum and len")
         return exactly("*", call(name, numbers), Fraction(1))
 
     def operation(self, op: ast.operator, left: Value, right: Value) -> Fraction:
@@ -370,7 +374,7 @@ def _compare(op: ast.cmpop, left: Value, right: Value) -> bool:
             return a > b
         case ast.GtE():
             return a >= b
-    bad(f"{type(op).__name__} is not part of the pseudo-code")
+    raise ToolError(ToolErrorKind.BAD_ARGUMENT, f"{type(op).__name__} is not part of the pseudo-code")
 
 
 def _size(message: str) -> NoReturn:
