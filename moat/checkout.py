@@ -22,6 +22,7 @@ from moat import layout
 from moat import params as parameters
 from moat.executor import outcome
 from moat.params import Params, ParamsError
+from moat.ranking import lexical
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.demos import DEMOS
@@ -109,7 +110,7 @@ class Checkout:
         self._tables: dict[Path, pl.DataFrame] = {}
         self._facts: dict[Path, dict[str, Any]] = {}
         self._settings: dict[Path, Params] = {}
-        self._toolbox = Toolbox()
+        self._toolbox = Toolbox(lexical if self.params.tools.web.ranker == "lexical" else None)
         self._came: dict[tuple[str, Goal], tuple[str, str | None]] = {}
         self._renderers: dict[str, Renderer] = {}
 
@@ -259,7 +260,7 @@ class Checkout:
     def came(self, actions: str, goal: Goal) -> tuple[str, str | None] | None:
         """Outcome and answer of actions that are executed again; None when their tools cannot be opened here."""
         key = (actions, goal)
-        if key not in self._came and self._toolbox.knows(goal.domain):
+        if key not in self._came and self._toolbox.knows(goal):
             execution = self._toolbox.execute(actions, goal)
             self._came[key] = (outcome(execution, goal.gold_answer, goal.metric).value, execution.answer)
         return self._came.get(key)

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from moat.params import QaTools
 from moat.publish import publish
 from moat.schemas.passages import passage_id
 from moat.sources.base import Passage
@@ -244,3 +245,13 @@ def _order(scores: np.ndarray) -> list[int]:
 
 def _content(passages: Sequence[Passage]) -> str:
     return hashlib.sha256("".join(passage_id(one) for one in passages).encode()).hexdigest()
+
+
+def open_encoder(settings: QaTools) -> Encoder | None:
+    """The sentence encoder that params name, or None under bm25. Raises JudgeError or CorpusError with the remedy."""
+    if settings.retriever == "bm25":
+        return None
+    from moat import encoder  # torch: only where there is a model
+    from moat.judge_engine import folder_of
+
+    return encoder.open_encoder(folder_of(settings.encoder, settings.encoder_revision, "tools.qa.encoder"))

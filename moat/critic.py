@@ -67,7 +67,7 @@ def corrected(actions: str, goal: Goal, toolbox: Toolbox, reason: str, subgoals:
     """
     if not goal.gold_answer.strip():
         fault = _not_actions(actions, goal.domain)
-    elif not toolbox.knows(goal.domain):
+    elif not toolbox.knows(goal):
         fault = f"domain {goal.domain} has no tools to run it with"
     else:
         came = toolbox.outcome(actions, goal)

@@ -27,8 +27,8 @@ from moat.tools.qa import Question
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from moat.params import QaTools
     from moat.stage import Stage
-    from moat.tools.settings import QaTools
 
 MAX_ANSWER = 500  # characters
 UNANSWERABLE = "unanswerable"

@@ -14,16 +14,15 @@ from moat import corpus, layout
 from moat.schemas.passages import PASSAGES
 from moat.sources.base import Passage
 from moat.stage import Counts, Stage, main, versions
-from moat.tools.settings import QaTools
 
 
 def run(stage: Stage) -> None:
     """All input and output of the stage."""
-    settings: QaTools = stage.params.tools.qa  # type: ignore[attr-defined]
+    settings = stage.params.tools.qa
     stage.header("an index of the passages", [layout.PASSAGES], [layout.CORPUS_INDEX])
     table = PASSAGES.read(layout.PASSAGES)
     passages = [Passage(row["title"], row["text"]) for row in table.iter_rows(named=True)]
-    made = corpus.build(passages, settings.open_encoder())
+    made = corpus.build(passages, corpus.open_encoder(settings))
     read = [f"tools.qa.{key}" for key in ("retriever", "encoder", "encoder_revision")]
     packages = ("bm25s", "numpy") if settings.retriever == "bm25" else ("torch", "transformers", "tokenizers")
     counts = Counts(len(table), len(made.passages))

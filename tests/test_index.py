@@ -1,4 +1,4 @@
-"""stages/index.py and what params say of the tools (moat/tools/settings.py)."""
+"""stages/index.py and what params say of the tools (moat/params.py)."""
 
 import json
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from moat.schemas.passages import PASSAGES, rows
 from moat.sources.base import Passage
 from moat.stage import Stage
 from moat.tables import TableError
-from moat.tools.settings import QaTools
+from moat.params import QaTools
 
 DEFAULTS = {
     "retriever": "bm25",
@@ -74,7 +74,7 @@ def test_an_encoder_makes_vectors(here, stage_module, tokenizer, tmp_path):
     scratch_model(len(tokenizer), 16, 2, 2, 64, 0).save_pretrained("model")
     settings = QaTools(**(DEFAULTS | {"retriever": "dense", "encoder": "model", "encoder_revision": "seed 0"}))
     assert "vectors.npy" in run(stage_module, here, **settings.model_dump())
-    made = corpus.load(layout.CORPUS_INDEX, BIRDS, settings.open_encoder())
+    made = corpus.load(layout.CORPUS_INDEX, BIRDS, corpus.open_encoder(settings))
     assert made.search("Barn owl\nIt hunts mice.", 1) == [BIRDS[0]]
 
 
