@@ -16,7 +16,8 @@ held in `PROTOCOLS`:
               the last action's alone). Rewards here are from 0 to 1: the score over 100, a negative one as 0.
 
 Some releases of the TextCraft and SciWorld servers take bare actions and leave the reading of `Action:` to AgentGym's own
-client: `prefix=""` suits them. TextCraft's answer shows which it is, and a step that was misread raises MISREAD.
+client: `prefix=""` suits them. `Server.check`
+finds out; besides, TextCraft says back what it could not execute, and a step that it misread raises MISREAD.
 
 Faults are ServerErrors that name server, endpoint, what was wrong and what to do. A refused connection and a server
 that says that it failed (500, 503) are tried again after a pause that doubles; a time-out, a connection lost on the way
@@ -131,6 +132,20 @@ class Server:
         if isinstance(number, bool) or not isinstance(number, int):
             raise self.error(ServerErrorKind.GARBAGE, "/create", f"no session number in {_short(answer)}", _OTHER_SERVER)
         return AgentGymSession(self, number)
+
+    def check(self) -> None:
+        """Find out, in a session of its own, that the server is there and reads actions in the form sent.
+
+        TextCraft and SciWorld know the action `inventory` in every state. Raises ServerError, MISREAD for the other form.
+        """
+        with self.create() as session:
+            session.reset(0)
+            if self.environment is Environment.WEBSHOP:
+                session.available_actions()
+            elif session.step("inventory").observation.startswith(_UNKNOWN_ACTION):
+                other = "" if self.protocol.prefix else "Action: "
+                what, remedy = "it does not know the action `inventory`", f'give the server prefix="{other}"'
+                raise self.error(ServerErrorKind.MISREAD, "/step", what, remedy)
 
     def call(self, method: str, endpoint: str, values: dict[str, Any], *, once: bool = False) -> Any:
         """One request: `values` are the JSON body of a POST or the query of a GET. Returns the JSON answered.
@@ -330,6 +345,7 @@ class AgentGymSession:
         )
 
 
+_UNKNOWN_ACTION = "No known action matches that input"  # ScienceWorld's answer
 _START = "start the server, or correct its address"
 _OTHER_SERVER = "check that this is the environment's server, of a release that this client knows"
 _LOST_STEP = "the action may have been taken or not: reset the session"

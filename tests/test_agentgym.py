@@ -140,7 +140,7 @@ class TextCraft(Gym):
 class SciWorld(Gym):
     """`score` is the sum so far, up to 100; a finished episode has no observation; /close answers a bare truth value."""
 
-    score, finished = 0, False
+    score, finished, prefix = 0, False, "Action: "
 
     def create(self):
         return {"id": 0}
@@ -161,10 +161,14 @@ class SciWorld(Gym):
     def step(self, id, action):
         if self.finished:
             return {"error": "The task with environment 0 has finished."}
-        gained = {"Action: focus on water": 25, "Action: wait": 75, "Action: eat poison": -100}.get(action, 0)
+        gains = {"focus on water": 25, "wait": 75, "eat poison": -100, "inventory": 0}
+        name = action.removeprefix(self.prefix)
+        if name not in gains or (self.prefix and name == action):
+            return {"observation": "No known action matches that input.", "reward": 0, "score": self.score, "done": False}
+        gained = gains[name]
         self.score += gained
-        self.finished = abs(self.score) >= 100 or action == "Action: eat poison"
-        return {"observation": action, "reward": gained, "score": self.score, "done": self.finished}
+        self.finished = abs(self.score) >= 100 or gained < 0
+        return {"observation": name, "reward": gained, "score": self.score, "done": self.finished}
 
     def observation(self, id):
         return {"error": "The task with environment 0 has finished."} if self.finished else "A kitchen."
@@ -245,14 +249,35 @@ def test_sciworld_scores_a_sum_of_a_hundred():
     with SciWorld() as gym, client(gym, Environment.SCIWORLD).create() as session:
         assert session.reset(2) == "Boil water.\nA kitchen."
         assert session.observe() == "A kitchen."
-        assert session.step("focus on water") == Observed("Action: focus on water", 0.25, False)
+        assert session.step("focus on water") == Observed("focus on water", 0.25, False)
         assert episode_reward(session) == 0
-        assert session.step("wait") == Observed("Action: wait", 1.0, True)
-        assert session.observe() == "Action: wait"
+        assert session.step("wait") == Observed("wait", 1.0, True)
+        assert session.observe() == "wait"
         assert episode_reward(session) == 1
         session.reset(3)
         assert (session.reward, session.done) == (0.0, False)
-        assert session.step("eat poison") == Observed("Action: eat poison", 0.0, True)
+        assert session.step("eat poison") == Observed("eat poison", 0.0, True)
+
+
+@pytest.mark.trap(43)
+@pytest.mark.parametrize("reads", ["Action: ", ""])
+@pytest.mark.parametrize("sent", ["Action: ", ""])
+@pytest.mark.parametrize(("kind", "environment"), [(TextCraft, Environment.TEXTCRAFT), (SciWorld, Environment.SCIWORLD)])
+def test_a_check_tells_which_form_of_actions_a_server_reads(kind, environment, reads, sent):
+    with kind() as gym:
+        gym.prefix, gym.reads_prefix = reads, bool(reads)
+        server = client(gym, environment, prefix=sent)
+        if reads == sent:
+            server.check()
+        else:
+            assert f'prefix="{reads}"' in str(failure(server.check, ServerErrorKind.MISREAD))
+        assert gym.requests[-1][0] == "/close"
+
+
+def test_a_check_of_webshop_takes_no_action():
+    with WebShop() as gym:
+        client(gym, Environment.WEBSHOP).check()
+        assert [path for path, _ in gym.requests] == ["/create", "/reset", "/available_actions", "/close"]
 
 
 @pytest.mark.parametrize(("kind", "environment"), [(TextCraft, Environment.TEXTCRAFT), (SciWorld, Environment.SCIWORLD)])

@@ -20,6 +20,7 @@ from moat.worlds.shop import (
     Product,
     Shop,
     ShopSession,
+    open_session,
     record,
     reward,
     type_reward,
@@ -272,3 +273,31 @@ def test_a_goal_as_a_task(shop):
     assert [action.tool for action in parse(task.actions)][:3] == ["Search", "FeatureRetrieve", "Pick"]
     assert "; ".join(turn.actions for turn in task.turns) == task.actions
     assert task.subgoals.count("Subgoal ") == len(task.turns)
+
+
+def test_the_session_of_a_task_is_found_by_its_context(shop):
+    session = open_session(record(shop, 3).context)
+    assert session.goal == shop.goal(3)
+    assert session.observe() == ShopSession(shop).reset(3)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        "",
+        "[]",
+        "3",
+        "{}",
+        '{"shop": 3}',
+        '{"shop": {"seed": 0, "families": 250}}',
+        '{"shop": {"seed": "0", "families": 250, "goal": 1}}',
+        '{"shop": {"seed": 0, "families": 250, "goal": 1.5}}',
+        '{"shop": {"seed": 0, "families": 0, "goal": 1}}',
+        '{"shop": {"seed": 0, "families": 1000000000, "goal": 1}}',
+        '{"shop": {"seed": 0, "families": 250, "goal": -1}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_context_that_names_no_place_is_refused(context):
+    with pytest.raises(ValueError, match=r"no place|numbered from 0"):
+        open_session(context)

@@ -20,10 +20,11 @@ A goal that the gold query does not bring to the first page is drawn again, so t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from moat.ranking import words
 from moat.sessions import Available, Observed
@@ -33,6 +34,7 @@ from moat.worlds.stories import generator
 PAGE = 10  # products on a page of results
 FOUND = 50  # products that a search finds at most
 N_FAMILIES = 250  # of four products each
+MAX_FAMILIES = 25_000  # a catalogue of this size takes seconds to make
 SEPARATOR = " [SEP] "
 BUY, PREVIOUS, NEXT, BACK = "buy now", "< prev", "next >", "back to search"
 DESCRIPTION, FEATURES = "description", "features"
@@ -417,6 +419,25 @@ class ShopSession:
         return self.goal
 
 
+def open_session(context: str) -> ShopSession:
+    """The session of a task, reset to its goal, from the text of its column `context`. Raises ValueError."""
+    try:
+        place = json.loads(context)["shop"]
+        seed, families, goal = (place[key] for key in ("seed", "families", "goal"))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"the context is no place in the shop: {context[:100]!r}") from error
+    if not all(type(number) is int for number in (seed, families, goal)) or not 1 <= families <= MAX_FAMILIES:
+        raise ValueError(f"the context is no place in the shop: {context[:100]!r}")
+    session = ShopSession(_shop(seed, families))
+    session.reset(goal)
+    return session
+
+
+@lru_cache(maxsize=4)
+def _shop(seed: int, families: int) -> Shop:
+    return Shop(seed, families)
+
+
 def gold_turns(goal: Goal) -> tuple[Turn, ...]:
     """Subgoals and the actions of the tools of `webshop` that reach reward 1 on a goal, turn by turn."""
     name = goal.product.kind.name
@@ -447,5 +468,5 @@ def record(shop: Shop, number: int) -> Record:
         subgoals=plan([turn.subgoal for turn in turns]),
         actions="; ".join(turn.actions for turn in turns),
         turns=turns,
-        context=f'{{"shop":{{"seed":{shop.seed},"families":{families},"goal":{number}}}}}',
+        context=json.dumps({"shop": {"seed": shop.seed, "families": families, "goal": number}}, separators=(",", ":")),
     )
