@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NoReturn
 
-from moat.actions import references
 from moat.calculator import MAX_DEPTH, MAX_DIGITS, NUMBER, CalculationError, CalculationErrorKind, operate
 from moat.tools.base import ToolError, ToolErrorKind
 from moat.tools.polynomials import Ratio, bad, number, ratio, unknown
@@ -314,7 +313,7 @@ class _Reader:
         if token.kind == "word":
             if len(token.text) > MAX_NAME:
                 _size(f"a name of {len(token.text)} characters, more than {MAX_NAME}")
-            if references(token.text) or token.text.lower() in _COUNTING:
+            if re.match(r"R[0-9]", token.text) or token.text.lower() in _COUNTING:
                 bad(f"{token.text[:40]!r} at character {token.position} is no name of an unknown")
             return ratio(unknown(token.text))
         if token.text != "(":

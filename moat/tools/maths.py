@@ -200,8 +200,10 @@ def _sequence(first: list[str], last: list[str]) -> int:
 def _geometric(first: list[Fraction], ends: list[Fraction]) -> int:
     """How many elements a sequence has whose quotients are equal. Its values double, at least, or halve: few steps."""
     quotient, values = first[1] / first[0], [first[0]]
-    while values[-1] != ends[-1] and len(values) < 1_000:
+    while len(values) < 1_000 and (len(values) < len(first) or values[-1] != ends[-1]):
         values.append(expressions.exactly("*", values[-1], quotient))
+        if values[: len(first)] != first[: len(values)]:
+            break
     if values[: len(first)] != first or values[-len(ends) :] != ends or len(values) < len(first) + len(ends):
         bad("the elements around the dots are of no sequence with equal quotients")
     return len(values)
