@@ -59,7 +59,7 @@ class Index(Protocol):
 
 def _bm25s() -> Any:
     """The library, imported when it is first needed: most runs index nothing."""
-    import bm25s  # type: ignore[import-untyped]
+    import bm25s
 
     return bm25s
 

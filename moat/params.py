@@ -219,8 +219,8 @@ class WebTools(Section):
     def _model_is_named(self) -> Self:
         if self.ranker == "cross_encoder" and not (self.model and self.revision):
             raise ValueError(
-                "ranker cross_encoder needs a model: set model to a folder or a hub id, and revision to the hub's commit (for "
-                "a folder, to a name that changes when its content does)"
+                "ranker cross_encoder needs a model: set model to a folder or a hub id, and revision to the hub's commit "
+                "(for a folder, to a name that changes when its content does)"
             )
         return self
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from moat.actions import ActionSyntaxError, parse
 from moat.executor import Execution, Outcome, execute, outcome
 from moat.page import Page, PageError
 from moat.ranking import Ranker, lexical
-from moat.sessions import Session
+from moat.sessions import Session, format_reward
 from moat.sources.base import Metric, Passage
 from moat.tools.base import Tool
 from moat.tools.maths import CALCULATOR_TOOLS, MATHS_TOOLS
@@ -162,7 +162,10 @@ class Toolbox:
             case "webshop":
                 session = self._session(goal)
                 try:
-                    return self._after(goal, webshop_tools(session), actions)
+                    execution = self._after(goal, webshop_tools(session), actions)
+                    # What is bought is bought: the reward is the answer, whatever else was tried afterwards.
+                    bought = session.done
+                    return replace(execution, answer=format_reward(session.reward), failure=None) if bought else execution
                 finally:
                     session.close()
             case _:
