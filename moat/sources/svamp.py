@@ -1,6 +1,6 @@
 """SVAMP, as its publisher's JSON or with the hub's columns: Body, Question, Equation, Answer.
 
-The equation, `( ( 8.0 - 3.0 ) * 2.0 )`, gives one action and one subgoal for each of its operations, innermost first. Figures
+The equation, `( ( 8.0 - 3.0 ) * 2.0 )`, gives one action and one subgoal for each operation, innermost first. Figures
 are written without a `.0`, and the answer is what the publisher says, not cut to an integer (trap 32).
 """
 
