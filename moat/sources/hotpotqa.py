@@ -82,7 +82,7 @@ def _turns(question: str, context: Paragraphs, facts: list[tuple[str, Any]]) -> 
         return []
     named = sorted((title for title in titles if _names(question, title)), key=lambda title: _place(question, title))
     if len(named) == 2:
-        turns = [_look_up(0, named[0], question), _look_up(2, named[1], question)]
+        turns = [_look_up(0, _bare(named[0]), question), _look_up(2, _bare(named[1]), question)]
         turns.append(Turn("Answer the question from both", f"R5 = QA([R2, R4], Question: {question})"))
     elif len(named) == 1:
         first = named[0]
@@ -92,7 +92,7 @@ def _turns(question: str, context: Paragraphs, facts: list[tuple[str, Any]]) -> 
             return []
         lead = f"What does one need to look up next to answer: {question}"
         turns = [
-            _look_up(0, first, question),
+            _look_up(0, _bare(first), question),
             Turn("Find in it what leads on to the answer", f"R3 = QA([R2], Question: {lead})"),
             Turn("Look that up", f"R4 = KnowledgeQuery(R3); R5 = ParagraphRetrieve(R4, Query: {question})"),
             Turn("Answer the question from both", f"R6 = QA([R2, R5], Question: {question})"),
@@ -122,9 +122,14 @@ def _names(words: str, title: str) -> bool:
 
 def _place(words: str, title: str) -> int:
     """Where a text names a title, its qualifier in brackets left out; -1 when it does not."""
-    bare = _QUALIFIER.sub("", title)
+    bare = _bare(title)
     match = re.search(rf"(?<!\w){re.escape(bare)}(?!\w)", words, re.IGNORECASE) if bare else None
     return match.start() if match else -1
+
+
+def _bare(title: str) -> str:
+    """A title as a question would name it."""
+    return _QUALIFIER.sub("", title)
 
 
 def _is_place(value: Any, sentences: list[str]) -> bool:

@@ -60,8 +60,8 @@ def read(
     """Records of StrategyQA's rows, each with its publisher's split.
 
     A row's split is told by `dev_ids` (the `qid`s of the publisher's dev file) if they are given, else by its own field
-    `split` if it has one, else by `split`. Raises SourceError for a row of unknown split or of the split `test`, unless `mixed`
-    is set; the record's split is then `train+dev`.
+    `split` if it has one, else by `split`. Raises SourceError for a row of unknown split or of the split `test`, unless
+    `mixed` is set; the record's split is then `train+dev`.
     """
     for number, row in rows:
         try:
