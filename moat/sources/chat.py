@@ -2,8 +2,8 @@
 
 | chat's role | ShareGPT's from | read as |
 | --- | --- | --- |
-| `user` | `human`, `user` | the first one is the task; later ones are results fed back, which the executor works out anew |
-| `assistant` | `gpt`, `assistant`, `chatgpt`, `bing`, `bard` | a plan if it begins with `Subgoal 1:` or so, actions if it is in the action grammar |
+| `user` | `human`, `user` | the task, the first time; then results fed back, which the executor works out anew |
+| `assistant` | `gpt`, `assistant`, `chatgpt`, `bing`, `bard` | a plan if it begins with `Subgoal 1:` or so, else actions |
 | `planner`, `grounder` | the same | a plan; actions |
 | `system`, `tool` | `system`, `tool`, `observation`, `function_call` | nothing |
 
