@@ -9,13 +9,14 @@ An operand equal to an earlier result becomes that result's name, the latest one
 the solutions are meant. A figure that the question gives as well is the exception: it stays a figure if that result has been
 used before, and else becomes the name, so that no result stands idle beside its equal.
 
-A row is kept when every calculation is right, exactly, and the last one comes to the answer after `####`.
+A row is converted when every calculation is right, exactly, and the last one comes to the answer after `####`. The others
+are dropped, or kept with question and answer alone by `keep_all`: right for a test file, whose every row counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
@@ -51,21 +52,39 @@ _DANGLING = re.compile(
 )
 
 
-def read(rows: Iterable[tuple[int, Any]], socratic: bool = False) -> Imported:
+def read(rows: Iterable[tuple[int, Any]], socratic: bool = False, keep_all: bool = False) -> Imported:
     """Records of the main configuration, or with `socratic` of the other one, whose lines must all have a sub-question."""
     for number, row in rows:
         try:
-            yield _record(number, row, socratic)
+            yield _record(number, mapping(row), socratic, keep_all)
         except Unusable as error:
             yield Dropped(number, error.reason, error.detail)
 
 
-def _record(number: int, row: Any, socratic: bool) -> Record:
-    row = mapping(row)
+def _record(number: int, row: Mapping[str, Any], socratic: bool, keep_all: bool) -> Record:
     question, solution = text(row, "question"), text(row, "answer")
     body, mark, gold = solution.rpartition("####")
     if not mark or parse_number(gold) is None:
         raise Unusable(MALFORMED, "`answer` does not end in `####` and a number")
+    try:
+        turns = _turns(question, body, gold, socratic)
+    except Unusable:
+        if not keep_all:
+            raise
+        turns = []
+    return Record(
+        number=number,
+        text=question,
+        domain=DOMAIN,
+        metric=Metric.NUMBER,
+        gold_answer=gold.strip(),
+        subgoals=plan([turn.subgoal for turn in turns]),
+        actions="; ".join(turn.actions for turn in turns),
+        turns=tuple(turns),
+    )
+
+
+def _turns(question: str, body: str, gold: str, socratic: bool) -> list[Turn]:
     actions = _Actions(question)
     turns: list[Turn] = []
     for line in filter(_CALCULATION.search, body.splitlines()):
@@ -79,16 +98,7 @@ def _record(number: int, row: Any, socratic: bool) -> Record:
     answer = format_number(actions.results[-1])
     if not same_answer(answer, gold):
         raise Unusable(ELSEWHERE, f"it comes to {answer}, the answer is {gold.strip()}")
-    return Record(
-        number=number,
-        text=question,
-        domain=DOMAIN,
-        metric=Metric.NUMBER,
-        gold_answer=gold.strip(),
-        subgoals=plan([turn.subgoal for turn in turns]),
-        actions="; ".join(turn.actions for turn in turns),
-        turns=tuple(turns),
-    )
+    return turns
 
 
 class _Actions:

@@ -28,7 +28,7 @@ from typing import Any
 from moat.actions import ActionSyntaxError, parse
 from moat.sources.base import Dropped, Imported, Metric, Record, Turn, plan
 from moat.sources.columns import split_plan
-from moat.sources.fields import MALFORMED, Unusable, items, mapping, text
+from moat.sources.fields import Unusable, items, mapping, text
 from moat.tools.docs import DOCS, documentation
 
 NO_TASK = "no task in the first message"
@@ -67,6 +67,7 @@ class Slot:
 
 
 Template = tuple[str | Slot, ...]
+_Span = tuple[int, int, Slot]  # from, to, what stands there
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ def read(plan_rows: Iterable[tuple[int, Any]], ground_rows: Iterable[tuple[int, 
                 raise Unusable(NO_PARTNER, mine.task[:200])
             if mine.subgoals not in partners:
                 raise Unusable(OTHER_SUBGOALS, mine.task[:200])
-            yield _record(mine, partners[mine.subgoals], iterative)
             joined.add(key)
+            yield _record(mine, partners[mine.subgoals], iterative)
         except Unusable as error:
             yield Dropped(number, error.reason, f"plan row {number}: {error.detail}")
     for task, halves in waiting.items():
@@ -162,10 +163,12 @@ def _record(mine: _Half, ground: _Half, iterative: bool) -> LumosRecord:
 
 
 def _plan(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
-    task, subgoals, result = "", [], ""
+    task, result = "", ""
+    subgoals: list[str] = []
     messages: list[tuple[Mapping[str, Any], Template]] = []
     for message in _messages(row):
-        content, spans = message["content"], []
+        content: str = message["content"]
+        spans: list[_Span] = []
         if message["role"] == "user" and not task:
             task, spans = _task(content)
         elif message["role"] == "user":
@@ -183,10 +186,13 @@ def _plan(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
 
 
 def _ground(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
-    task, subgoals, actions = "", [], []
+    task = ""
+    subgoals: list[str] = []
+    actions: list[str] = []
     messages: list[tuple[Mapping[str, Any], Template]] = []
     for message in _messages(row):
-        content, spans = message["content"], []
+        content: str = message["content"]
+        spans: list[_Span] = []
         if message["role"] == "user":
             if not task:
                 task, spans = _task(content)
@@ -211,8 +217,6 @@ def _ground(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
 
 
 # --- taking a row apart, and putting it together ----------------------------------------------------------------------
-
-_Span = tuple[int, int, Slot]
 
 
 def _messages(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:

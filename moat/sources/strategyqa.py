@@ -8,7 +8,8 @@ oracle corpus, in which all that the question needs is found. A step's actions:
 - any other: KnowledgeQuery, ParagraphRetrieve, QA. What is looked up is what stands in the step: the evidence's title or the
   row's term if its words do, else the last answer referred to, else the whole step.
 
-The hub's copy has no decomposition: its rows can be evaluated on, and neither demonstrated nor scored.
+The hub's copy has no decomposition: its rows can be evaluated on, and neither demonstrated nor scored. `keep_all` keeps rows
+whose steps cannot be written in the same way.
 
 Every record carries its publisher's split (trap 34). The file that StrategyQA results are usually reported on is made of
 the public train and dev rows, so a model may have been trained on what it is tested on. Rows of unknown split, or of a
@@ -55,7 +56,11 @@ _CALCULATIONS = [
 
 
 def read(
-    rows: Iterable[tuple[int, Any]], split: str = "", dev_ids: Collection[str] = frozenset(), mixed: bool = False
+    rows: Iterable[tuple[int, Any]],
+    split: str = "",
+    dev_ids: Collection[str] = frozenset(),
+    mixed: bool = False,
+    keep_all: bool = False,
 ) -> Imported:
     """Records of StrategyQA's rows, each with its publisher's split.
 
@@ -76,7 +81,7 @@ def read(
                         "them with `mixed: true`"
                     )
                 its = MIXED
-            yield _record(number, row, its)
+            yield _record(number, row, its, keep_all)
         except Unusable as error:
             yield Dropped(number, error.reason, error.detail)
 
@@ -97,13 +102,18 @@ def _split(row: Mapping[str, Any], split: str, dev_ids: Collection[str]) -> str:
     return str(row.get("split") or split)
 
 
-def _record(number: int, row: Mapping[str, Any], split: str) -> Record:
+def _record(number: int, row: Mapping[str, Any], split: str, keep_all: bool) -> Record:
     answer = row.get("answer")
     if not isinstance(answer, bool):
         raise Unusable(MALFORMED, "`answer` is not true or false")
     facts = [text(row, "facts")] if isinstance(row.get("facts"), str) else texts(row, "facts")
     term = text(row, "term") if row.get("term") else ""
-    turns = _turns(texts(row, "decomposition"), row.get("evidence"), term)
+    try:
+        turns = _turns(texts(row, "decomposition"), row.get("evidence"), term)
+    except Unusable:
+        if not keep_all:
+            raise
+        turns = []
     return Record(
         number=number,
         text=text(row, "question"),

@@ -1,13 +1,14 @@
 """SVAMP, as its publisher's JSON or with the hub's columns: Body, Question, Equation, Answer.
 
 The equation, `( ( 8.0 - 3.0 ) * 2.0 )`, gives one action and one subgoal for each operation, innermost first. Figures
-are written without a `.0`, and the answer is what the publisher says, not cut to an integer (trap 32).
+are written without a `.0`, and the answer is what the publisher says, not cut to an integer (trap 32). A row whose equation
+does not come to its answer is dropped, or by `keep_all` kept with question and answer alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -30,21 +31,25 @@ _WORDS = {
 }
 
 
-def read(rows: Iterable[tuple[int, Any]]) -> Imported:
+def read(rows: Iterable[tuple[int, Any]], keep_all: bool = False) -> Imported:
     """Records of SVAMP's rows."""
     for number, row in rows:
         try:
-            yield _record(number, row)
+            yield _record(number, mapping(row), keep_all)
         except Unusable as error:
             yield Dropped(number, error.reason, error.detail)
 
 
-def _record(number: int, row: Any) -> Record:
-    row = mapping(row)
+def _record(number: int, row: Mapping[str, Any], keep_all: bool) -> Record:
     gold = _gold(row.get("Answer"))
-    turns, answer = _turns(text(row, "Equation"))
-    if not same_answer(answer, gold):
-        raise Unusable(ELSEWHERE, f"it comes to {answer}, the answer is {gold}")
+    try:
+        turns, answer = _turns(text(row, "Equation"))
+        if not same_answer(answer, gold):
+            raise Unusable(ELSEWHERE, f"it comes to {answer}, the answer is {gold}")
+    except Unusable:
+        if not keep_all:
+            raise
+        turns = []
     return Record(
         number=number,
         text=f"{text(row, 'Body')} {text(row, 'Question')}",
