@@ -41,7 +41,7 @@ COLUMNS = (
     "context",
     "split",
 )
-_NUMBERED = re.compile(r"(?:^|;\s*)Subgoal [0-9]+:\s*")
+_NUMBERED = re.compile(r"(?:\A\s*|;\s*|\n\s*)Subgoal [0-9]+:\s*")
 
 
 def read(rows: Iterable[tuple[int, Any]], domain: str = "", metric: str = "") -> Imported:

@@ -53,7 +53,7 @@ INSTRUCTIONS = (  # for records that do not come from Lumos; its own rows keep t
 
 _TASK = re.compile(r"\bTask:\s*(.*?)\s*(?:;\s*Initial Environment Description:|Subgoals? to be grounded:|\Z)", re.DOTALL)
 _TO_GROUND = re.compile(r"Subgoals? to be grounded:\s*(.*?)\s*(?:The grounding could be based on .*)?\Z", re.DOTALL)
-_MARK = re.compile(r"(?:\A|;\s*)(?:No, I will keep planning\.\s*)?Subgoal [0-9]+:\s*")
+_MARK = re.compile(r"(?:\A\s*|;\s*|\n\s*)(?:No, I will keep planning\.\s*)?Subgoal [0-9]+:\s*")
 _STOP = re.compile(r"Yes, I will stop planning\.?")
 _RESULT = re.compile(r"The executed result for Subgoal [0-9]+ is (.*?)\.? Should we stop planning\?", re.DOTALL)
 
@@ -245,6 +245,8 @@ def _task(content: str) -> tuple[str, list[_Span]]:
 def _subgoals(content: str, start: int, end: int, known: int) -> list[_Span]:
     """Where the subgoals stand in a part of a message; `known` is how many came before."""
     marks = list(_MARK.finditer(content[start:end]))
+    if not marks or marks[0].start() != 0:  # words before `Subgoal 1:` would hide it
+        return []
     stops = [start + mark.start() for mark in marks[1:]] + [end]
     spans = [_stripped(content, start + mark.end(), stop) for mark, stop in zip(marks, stops, strict=True)]
     if any(a == b for a, b in spans):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
@@ -39,9 +40,8 @@ def importer(name: str) -> Importer:
     """
     if name in IMPORTERS:
         return IMPORTERS[name]
-    folder = Path(__file__).parent
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or not (folder / f"{name}.py").is_file():
-        raise SourceError(f"no importer {name!r} and no {folder / name}.py; there are {', '.join(IMPORTERS)}")
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or find_spec(f"moat.sources.{name}") is None:
+        raise SourceError(f"no importer {name!r}, and no file moat/sources/{name}.py; there are {', '.join(IMPORTERS)}")
     module = import_module(f"moat.sources.{name}")
     if not callable(read := getattr(module, "read", None)):
         raise SourceError(f"{module.__file__} has no function `read`: see docs/add-a-task.md")
