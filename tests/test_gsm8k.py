@@ -52,6 +52,7 @@ def test_the_main_configuration_gives_sentences_without_figures():
         ("He has 15 because 3 * 5 = <<3*5=15>>15", "He has"),
         ("So, fifteen boats sail: 3*5=<<3*5=15>>15.", "So, boats sail"),
         ("3*5=<<3*5=15>>15", "Work out the next amount"),
+        ("So 3 boats+ 5 rafts= 8 and x=3*5=<<3*5=15>>15 craft", "So boats rafts and x craft"),
         (
             "Each of the 3 boats holds 1,500.50 kg, so all hold 3*5=<<3*5=15>>15 kg",
             "Each of the boats holds kg, so all hold kg",

@@ -98,6 +98,12 @@ def test_a_step_that_the_action_grammar_would_misread_is_told(step):
     assert turns("Who?", step) == strategyqa.NOT_ACTIONS
 
 
+def test_a_row_whose_steps_cannot_be_written_is_kept_without_a_plan_when_asked_for():
+    row = ROW | {"decomposition": ["Is an R8 fast?"], "evidence": []}
+    (record,) = strategyqa.read([(1, row)], "dev", keep_all=True)
+    assert (record.gold_answer, record.subgoals, record.actions) == ("yes", "", "")
+
+
 def test_a_row_without_steps_is_evaluated_on_only():
     row = {name: ROW[name] for name in ("qid", "question", "answer")} | {"facts": "One fact. Another.", "term": None}
     (record,) = strategyqa.read([(1, row)], "dev")

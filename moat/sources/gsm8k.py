@@ -39,7 +39,7 @@ _CALCULATION = re.compile(r"<<([^<>]*)>>")
 _FIGURE = re.compile(NUMBER)
 # A run of figures, signs and currency, whatever spaces are in it: `48/2 = $`, `(5 x 3)`, `20%`.
 _FORMULA = re.compile(rf"[$€£(]*\s*[-−]?(?:{NUMBER})(?:\s*(?:[-+−*/×÷=^%$€£().,]|[xX](?=[\s\d$(])|{NUMBER}))*")
-_LEFT_OVER = re.compile(r"(?<!\S)[-+−*/×÷=^%$€£().,:]+(?!\S)")
+_LEFT_OVER = re.compile(r"(?<!\S)[-−/^%$€£().,:]+(?!\S)|[=+*×÷]+")
 _EDGES = " .,;:=-+*/$%"
 _WORDS = re.findall(
     r"\w+",
