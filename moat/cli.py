@@ -6,7 +6,8 @@ Starts quickly: whatever is heavy is imported by the command that needs it, and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,8 @@ Examples:
     moat profile use tiny
 
     moat exec --domain maths "R1 = Calculator(2 + 3)"
+
+    moat import gsm8k train.jsonl --out gsm8k.parquet
 
     moat trace 0f3c5a7b9d1e2f40/3
 
@@ -211,23 +214,99 @@ def profile_use(name: Annotated[str, typer.Argument(help="A file of profiles/, w
 def execute_actions(
     actions: Annotated[str, typer.Argument(help="Actions as a grounder writes them, separated by semicolons.")],
     domain: Annotated[str, typer.Option(help="Whose tools the actions may use.")] = "maths",
+    task: Annotated[
+        str,
+        typer.Option(help="A task_id of data/tasks, for its page or its goal; its turns before are run first."),
+    ] = "",
 ) -> None:
     """Run actions with the real tools; print each result, or the typed failure with exit status 1.
 
+    The tools of qa look into the project's corpus (`dvc repro index`), or into Wikipedia if params say so.
+
     Example: `moat exec --domain maths "R1 = Calculator(2 + 3); R2 = Calculator(R1 * 4)"`
     """
-    from moat.toolbox import Goal, Toolbox
+    from moat.agentgym import ServerError
+    from moat.corpus import CorpusError
+    from moat.engines.base import EngineError
+    from moat.judge_prompt import JudgeError
+    from moat.tables import TableError
+    from moat.toolbox import Goal, Toolbox, ToolboxError, goal_of, open_toolbox
     from moat.tools.docs import DOCS
+    from moat.wikipedia import WikipediaError
 
-    toolbox = Toolbox()
-    if domain not in DOCS:
-        raise typer.BadParameter(f"no domain {domain!r}; there are {', '.join(DOCS)}", param_hint="--domain")
-    done = toolbox.execute(actions, Goal(domain, ""))
+    with faults(CorpusError, EngineError, JudgeError, ServerError, TableError, ToolboxError, WikipediaError):
+        goal = Goal(domain, "")
+        if task:
+            from moat.tasks import find
+
+            goal = replace(goal_of(find(project(), task)), gold_answer="")
+            domain = goal.domain
+        if domain not in DOCS:
+            raise typer.BadParameter(f"no domain {domain!r}; there are {', '.join(DOCS)}", param_hint="--domain")
+        if domain in ("web", "webshop") and not task:
+            raise typer.BadParameter(f"actions of {domain} are on a task's page: name a task", param_hint="--task")
+        toolbox = Toolbox()
+        if domain not in ("arithmetic", "maths"):
+            from moat import machine, params
+            from moat.stage import Stage
+
+            root = project()
+            with chdir(root):
+                toolbox = open_toolbox(Stage("exec", params.load(root / params.PARAMS), machine.load(root), root), [domain])
+        done = toolbox.execute(actions, goal)
     for name, result in done.results:
         typer.echo(f"{name} = {result}")
     if done.failure is not None:
         typer.echo(f"failed ({done.failure}): {done.message}", err=True)
         raise typer.Exit(1)
+
+
+@app.command("import")
+def import_source(
+    source: Annotated[str, typer.Argument(help="The format, such as gsm8k_socratic.")] = "",
+    files: Annotated[list[Path] | None, typer.Argument(help="The publisher's file; for Lumos plan, then ground.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the tasks to this Parquet table.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the task source in the table; by default the format.")] = "",
+    setting: Annotated[list[str] | None, typer.Option("--set", help="A setting of the format, as key=value.")] = None,
+    formats: Annotated[bool, typer.Option("--list", help="List the formats with their files and settings.")] = False,
+) -> None:
+    """Import a publisher's file: rows in, kept, and dropped by reason; --out writes the tasks that were kept.
+
+    Example: `moat import gsm8k_socratic train_socratic.jsonl --out gsm8k.parquet`
+    """
+    from moat.importing import import_files
+    from moat.schemas.tasks import TASKS
+    from moat.sources.base import SourceError
+    from moat.sources.registry import IMPORTERS, importer
+    from moat.tables import TableError
+    from moat.tasks import task_row
+    from moat.toolbox import Toolbox
+
+    if formats:
+        for known, one in IMPORTERS.items():
+            own = (
+                f" (--set {', '.join(f'{key}={kind.__name__}' for key, kind in one.settings.items())})"
+                if one.settings
+                else ""
+            )
+            typer.echo(f"{known} {' '.join(one.files).upper()}: {one.doc}{own}")
+        return
+    if not source or not files:
+        raise typer.BadParameter(
+            "name a format and its file; `moat import --list` lists the formats", param_hint="SOURCE FILE"
+        )
+    with faults(SourceError, TableError):
+        kinds = importer(source).settings
+        settings: dict[str, bool | int | str] = {}
+        for pair in setting or []:
+            key, _, value = pair.partition("=")
+            kind = kinds.get(key, str)
+            settings[key] = value.lower() in ("true", "yes", "1") if kind is bool else int(value) if kind is int else value
+        done = import_files(source, files, settings)
+        typer.echo(done.summary())
+        if out is not None:
+            rows = [task_row(name or source, False, record, "onetime", Toolbox()) for record in done.records]
+            TASKS.write(out, rows, {"stage": "import", "source": source, "settings": settings})
 
 
 @app.command("calibrate-critic")

@@ -1,23 +1,18 @@
-"""From a source to rows of the tasks table: reading, dropping repeats, and checking the gold with the real tools."""
+"""From a source to records: reading, dropping repeats, and what came of each row."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moat.answers import same_answer
-from moat.executor import execute
-from moat.seeds import content_id
 from moat.sources.base import Dropped, Imported, Passage, Record, SourceError
 from moat.sources.files import Advance, Rows, hub_rows, open_rows
 from moat.sources.registry import Importer, importer
-from moat.tools.base import Tool
 
 REPEATED = "the same task again"
-GOLD_FAILS = "gold actions miss the gold answer"
 EXAMPLES = 3  # dropped rows of a reason that a summary shows
 
 
@@ -98,58 +93,9 @@ def identity(record: Record) -> tuple[str, ...]:
     return (record.text, record.gold_answer) if record.gold_answer else (record.text, "", record.actions)
 
 
-def task_rows(source: str, records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Rows of the tasks table of a source's records."""
-    return [
-        {
-            "task_id": content_id(source, *identity(record)),
-            "episode_id": record.episode,
-            "step": record.step,
-            "source": source,
-            "split": record.split,
-            "domain": record.domain,
-            "metric": record.metric.value,
-            "text": record.text,
-            "gold_subgoals": record.subgoals,
-            "gold_actions": record.actions,
-            "gold_answer": record.gold_answer,
-            "turns": [{"subgoal": turn.subgoal, "actions": turn.actions} for turn in record.turns],
-            "context": record.context,
-        }
-        for record in records
-    ]
-
-
 def corpus(records: Iterable[Record]) -> list[Passage]:
     """The passages of all records, each once, in order."""
     return list(dict.fromkeys(passage for record in records for passage in record.passages))
-
-
-def gold_fault(record: Record, tools: Mapping[str, Tool], right: Callable[[str, str], bool] = same_answer) -> str | None:
-    """Why a record's gold actions do not come to its gold answer, or None when they do.
-
-    `tools` are those of the record's domain (of its page or corpus, where it has one); `right(answer, gold)` grades. A
-    record without actions, which is only evaluated on, has no fault, and one without an answer must merely execute.
-    """
-    if not record.actions:
-        return None
-    execution = execute(record.actions, tools)
-    if execution.answer is None:
-        return f"{execution.failure}: {execution.message}"
-    if record.gold_answer and not right(execution.answer, record.gold_answer):
-        return f"they come to {execution.answer[:100]!r}, the answer is {record.gold_answer[:100]!r}"
-    return None
-
-
-def check_gold(
-    items: Iterable[Record | Dropped],
-    tools: Callable[[Record], Mapping[str, Tool]],
-    right: Callable[[str, str], bool] = same_answer,
-) -> Imported:
-    """The same items, but a record whose gold does not pass is dropped; `tools` gives the tools for a record."""
-    for item in items:
-        fault = gold_fault(item, tools(item), right) if isinstance(item, Record) else None
-        yield item if fault is None else Dropped(item.number, GOLD_FAILS, fault)
 
 
 def _importer(name: str, settings: Mapping[str, Any]) -> Importer:

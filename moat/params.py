@@ -68,10 +68,89 @@ class Stories(Section):
         return self
 
 
+class Origin(Section):
+    """Where an importer's rows come from: files under data/sources, or data sets of the hub at fixed revisions."""
+
+    importer: str = Field(description="The format; `moat import --list` names them.")
+    settings: dict[str, bool | int | str] = Field(default={}, description="The importer's own settings.")
+    files: list[str] = Field(default=[], description="Paths under data/sources, one for each file of the format.")
+    hub: list[str] = Field(default=[], description="Data set ids, one for each file of the format.")
+    config: str = ""
+    split: str = ""
+    revisions: list[str] = Field(default=[], description="The commit of each data set, 40 hexadecimal digits.")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if bool(self.files) is bool(self.hub):
+            raise ValueError("an origin has either files (under data/sources) or hub data sets")
+        if self.files and (self.config or self.split or self.revisions):
+            raise ValueError("config, split and revisions are for hub data sets alone")
+        if self.hub and not (self.split and len(self.revisions) == len(self.hub)):
+            raise ValueError("a hub origin has a split, and a revision for each data set")
+        for name in self.files:
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ValueError(f"{name!r} is not under data/sources: put the file (or a link to it) there")
+        return self
+
+
+class Splits(Section):
+    """How many tasks of a source are drawn for what; all are different tasks."""
+
+    trained: bool
+    n_train: int = Field(ge=0, description="Tasks that the rounds sample plans for.")
+    n_demos: int = Field(ge=0, description="Tasks demonstrated to the cold start.")
+    n_eval: int = Field(ge=0, description="Tasks of the evaluation split.")
+
+    @model_validator(mode="after")
+    def _held_out(self) -> Self:
+        if not self.trained and (self.n_train or self.n_demos):
+            raise ValueError("a held-out source has n_train 0 and n_demos 0")
+        return self
+
+
+class Imported(Splits):
+    """A task source in a publisher's format; `eval` is drawn from `train`'s rows where it is null."""
+
+    kind: Literal["imported"]
+    train: Origin | None
+    eval: Origin | None
+    draw: str = Field(description="Name of the draw; another name, other tasks.")
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> Self:
+        if self.train is None and (self.eval is None or self.n_train or self.n_demos):
+            raise ValueError("train is null: there is nothing to train on, or to evaluate on")
+        return self
+
+
+class Shop(Splits):
+    """A source that `moat.worlds.shop` generates: a shop like WebShop, and not WebShop."""
+
+    kind: Literal["shop"]
+    seed: int = Field(ge=0, description="Of the catalogue and the goals.")
+    families: Positive = Field(description="Product families, of four products each.")
+
+
+class WebShop(Splits):
+    """WebShop's own tasks, played on AgentGym's server (`webshop` in machine.yaml); evaluated on alone, it has no gold."""
+
+    kind: Literal["webshop"]
+    first: int = Field(ge=0, description="Number of the first task.")
+
+    @model_validator(mode="after")
+    def _no_gold(self) -> Self:
+        if self.trained:
+            raise ValueError("WebShop's server gives no gold actions: set trained to false")
+        return self
+
+
+Source = Annotated[Stories | Imported | Shop | WebShop, Field(discriminator="kind")]
+
+
 class Prepare(Section):
     """Where tasks and demonstrations come from."""
 
-    sources: dict[str, Stories] = Field(min_length=1)
+    sources: dict[str, Source] = Field(min_length=1)
 
 
 class EmbeddedModel(Section):
@@ -367,7 +446,23 @@ def check(raw: Any, model: type[Model], path: Path) -> Model:
     except ValidationError as error:
         faults = []
         for fault in error.errors():
-            key = ".".join(str(part) for part in fault["loc"])
+            key = ".".join(_keys(raw, fault["loc"]))
+            if fault["type"].startswith("union_tag"):
+                key += ".kind"
             said = {"extra_forbidden": "unknown key", "missing": "missing key"}.get(fault["type"], fault["msg"])
             faults.append(f"  {key or '(whole file)'}: {said}")
         raise ParamsError(f"{path} has {len(faults)} fault(s):\n" + "\n".join(faults)) from error
+
+
+def _keys(raw: Any, places: tuple[int | str, ...]) -> list[str]:
+    """The keys of a fault's place: without the kind that pydantic puts in where a section has several."""
+    keys: list[str] = []
+    for place in places:
+        if isinstance(raw, Mapping) and place not in raw and raw.get("kind") == place:
+            continue
+        keys.append(str(place))
+        try:
+            raw = raw[place]
+        except (KeyError, IndexError, TypeError):
+            raw = None
+    return keys

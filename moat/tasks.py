@@ -2,15 +2,19 @@
 
 Under iterative planning a training task is a turn: its question is the whole task's, its history the gold turns before it,
 its gold that turn's. An evaluation task stays whole there (it is played), and carries its gold turns. Ids depend on content
-alone: of a whole task on source, question and answer; of a turn on its episode and number.
+alone: of a whole task on source, question and answer (without one, the actions); of a turn on its episode and number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
+from moat import layout
 from moat.answers import parse_number
+from moat.importing import identity
+from moat.schemas.tasks import TASKS
 from moat.seeds import content_id
 from moat.sources.base import Metric, Record
 from moat.tokens import Role
@@ -27,7 +31,7 @@ class GoldError(ValueError):
 
 def task_row(source: str, trained: bool, record: Record, planning: Planning, toolbox: Toolbox) -> Row:
     """The row of a whole task, or of the single step that the record is. Raises GoldError for turns that cannot be run."""
-    episode = content_id(source, record.episode) if record.step else content_id(source, record.text, record.gold_answer)
+    episode = content_id(source, record.episode) if record.step else content_id(source, *identity(record))
     turn = len(record.turns) - 1 if record.step else None
     return {
         "task_id": episode if turn is None else content_id(episode, turn),
@@ -54,12 +58,19 @@ def turns(record: Record, toolbox: Toolbox) -> list[Row]:
             result = turn.actions
         else:
             goal = Goal(record.domain, "", record.metric, record.context, tuple(row["actions"] for row in made))
-            execution = toolbox.execute(turn.actions, goal)
-            if execution.failure is not None:
-                raise GoldError("the gold actions of a turn fail")
-            result = execution.results[-1][1]
+            result = turn.result or _executed(turn.actions, goal, toolbox)
         made.append({"subgoal": numbered(number, turn.subgoal), "actions": turn.actions, "result": result})
     return made
+
+
+def _executed(actions: str, goal: Goal, toolbox: Toolbox) -> str:
+    """The result of a gold turn. Raises GoldError."""
+    if not toolbox.knows(goal):
+        raise GoldError("the results of its gold turns are not given, and need tools that are opened later")
+    execution = toolbox.execute(actions, goal)
+    if execution.failure is not None:
+        raise GoldError("the gold actions of a turn fail")
+    return execution.results[-1][1]
 
 
 def turn_rows(row: Row) -> Iterator[Row]:
@@ -103,3 +114,13 @@ def _demo(row: Row, role: Role, style: str | None, subgoals: str, actions: str) 
         "subgoals": subgoals,
         "actions": actions,
     }
+
+
+def find(root: Path, task_id: str) -> Row:
+    """A task of the project in the folder `root`. Raises FileNotFoundError or TableError."""
+    for path in (layout.TRAIN_TASKS, layout.EVAL_TASKS):
+        table = TASKS.read(root / path)
+        own = table.filter(table["task_id"] == task_id)
+        if len(own):
+            return own.row(0, named=True)
+    raise FileNotFoundError(f"no task {task_id} in {layout.TRAIN_TASKS} or {layout.EVAL_TASKS}")

@@ -82,7 +82,7 @@ def run(stage: Stage, round: str) -> None:
         for (task_id, k), critique in zip(acted.select("task_id", "k").iter_rows(), judgement.critiques, strict=True)
     ]
     counts = Counts(len(actions), len(table))
-    facts = stage.facts(counts=counts, **judgement.facts)
+    facts = stage.facts("tools", counts=counts, **judgement.facts)
     facts["params"]["critic"] = settings.deciding()
     CRITIQUES.write(target, table, facts | {"asked": len(judgement.answers)})
     verdicts = Counter(row["verdict"] for row in table)

@@ -48,6 +48,7 @@ READ = (
     "sample.top_p",
     "sample.max_new_tokens",
     "score",
+    "tools",
     "format",
     "max_length",
     "seed",

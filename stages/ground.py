@@ -64,7 +64,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     ]
     drops = {"unusable candidate": len(candidates) - len(usable), ENGINE_FAILED: len(usable) - len(table)}
     counts = Counts(len(candidates), len(table), drops)
-    facts = stage.facts("ground", "format", "seed", counts=counts, **models.engine_facts(stage.machine))
+    facts = stage.facts("ground", "tools", "format", "seed", counts=counts, **models.engine_facts(stage.machine))
     ACTIONS.write(target, table, facts)
     outcomes = Counter(row["outcome"] for row in table)
     stage.say(", ".join(f"{name} {n:,} ({n / len(table):.0%})" for name, n in outcomes.most_common()))

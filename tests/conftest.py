@@ -177,6 +177,7 @@ class Project:
         self.place = place
         for folder in ("moat", "stages", "profiles"):
             shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "data/sources", place / "data/sources", ignore=lambda folder, names: {*names} - {"README.md"})
         for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
             shutil.copyfile(ROOT / name, place / name)
         # many batches and a checkpoint after every update, so that a kill finds some finished and some not

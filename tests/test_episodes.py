@@ -1,5 +1,6 @@
-"""Episodes of iterative planning: moat/episodes.py, with scripted models, and what prepare makes of turns (moat/tasks.py)."""
+"""Episodes of iterative planning, with scripted models (moat/episodes.py), and gold turns as rows (moat/tasks.py)."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -86,7 +87,7 @@ def test_what_has_ended_costs_nothing_more(run):
     """Three episodes that end after 1, 2 and 3 turns: batches of 3, 2, 1 for the grounder; each end is told once."""
 
     def plan(text):
-        length = int(text.split("task ")[1][0])
+        length = next(number for number in (1, 2, 3) if f"task {number}." in text)
         turn = text.count("Should we stop")
         return STOP if turn == length else f"{KEEP if turn else ''}Subgoal {turn + 1}: Add"
 
@@ -182,7 +183,7 @@ def test_every_role_is_shown_its_turns():
 
 
 def test_gold_turns_that_fail_are_refused():
-    broken = Record(**{name: getattr(TWO, name) for name in TWO.__slots__} | {"turns": (Turn("Add", "R1 = Calculator(R7)"),)})
+    broken = replace(TWO, turns=(Turn("Add", "R1 = Calculator(R7)"),))
     with pytest.raises(GoldError, match="turn"):
         task_row("s", True, broken, "iterative", Toolbox())
 
@@ -197,7 +198,10 @@ def test_a_step_of_an_episode_is_one_row_with_its_history():
         gold_answer="CLICK [7]",
         subgoals="Subgoal 2: Click Book",
         actions="R2 = CLICK(R1, QUERY: Book)",
-        turns=(Turn("Type Rome", "R1 = TYPE(Env, QUERY: city, TEXT: Rome)"), Turn("Click Book", "R2 = CLICK(R1, QUERY: Book)")),
+        turns=(
+            Turn("Type Rome", "R1 = TYPE(Env, QUERY: city, TEXT: Rome)"),
+            Turn("Click Book", "R2 = CLICK(R1, QUERY: Book)"),
+        ),
         episode="e",
         step=True,
         context='{"elements": []}',

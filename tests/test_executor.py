@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moat import corpus
 from moat.actions import substitute
 from moat.executor import Execution, Failure, Outcome, execute, outcome
-from moat.toolbox import Goal, Toolbox
+from moat.toolbox import Goal, Library, Toolbox
 from moat.tools.base import ToolError, ToolErrorKind
 from moat.tools.docs import DOCS, documentation
 from moat.tools.maths import CALCULATOR_TOOLS
@@ -185,12 +186,17 @@ def test_the_documentation_lists_the_actions_and_a_line_for_each():
 
 
 @pytest.mark.parametrize("domain", DOCS)
-def test_every_documented_tool_is_there(domain):
-    """An action of each tool of the domain's list is not the failure `unknown_tool`."""
-    toolbox = Toolbox()
-    if toolbox.knows(domain):
-        for tool in DOCS[domain]:
-            assert toolbox.execute(f"R1 = {tool}(x)", Goal(domain, "")).failure != Failure.UNKNOWN_TOOL
+def test_every_documented_tool_is_there_and_no_other(domain):
+    """An action of each tool of the domain's list is not the failure `unknown_tool`; one of another domain's is."""
+    contexts = {
+        "web": '{"elements": [{"id": "1", "tag": "a"}]}',
+        "webshop": '{"shop": {"seed": 0, "families": 3, "goal": 0}}',
+    }
+    toolbox, goal = Toolbox(library=Library(corpus.build([]), 1, 1)), Goal(domain, "", context=contexts.get(domain, ""))
+    assert toolbox.knows(goal)
+    for tool in {tool for tools in DOCS.values() for tool in tools}:
+        unknown = toolbox.execute(f"R1 = {tool}(x)", goal).failure == Failure.UNKNOWN_TOOL
+        assert unknown == (tool not in DOCS[domain])
 
 
 def test_results_of_earlier_turns_are_known():

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from moat import importing
-from moat.executor import MATHS_TOOLS
-from moat.importing import corpus, gold_fault, identity, import_files, import_hub, task_rows
-from moat.sources.base import Dropped, Metric, Passage, Record, SourceError, Turn
+from moat.importing import corpus, identity, import_files, import_hub
+from moat.sources.base import Metric, Passage, Record, SourceError, Turn
 from moat.sources.registry import IMPORTERS
+from moat.tasks import task_row
+from moat.toolbox import Toolbox
 
 ADD = {
     "text": "What is 2 plus 3?",
@@ -93,13 +94,13 @@ def record(**changes):
     return Record(**made)
 
 
-def test_a_task_s_id_depends_on_its_content_and_not_on_its_place():
-    def ids(*records):
-        return [row["task_id"] for row in task_rows("s", records)]
+def row(source="s", **changes):
+    return task_row(source, True, record(**changes), "onetime", Toolbox())
 
-    assert ids(record()) == ids(record(number=9, split="dev", subgoals="Subgoal 1: A"))
-    assert ids(record()) != ids(record(gold_answer="6"))
-    assert ids(record()) != [row["task_id"] for row in task_rows("t", [record()])]
+
+def test_a_task_s_id_depends_on_its_content_and_not_on_its_place():
+    assert row()["task_id"] == row(number=9, split="dev", subgoals="Subgoal 1: A")["task_id"]
+    assert row()["task_id"] not in (row(gold_answer="6")["task_id"], row("t")["task_id"])
 
 
 def test_the_steps_of_an_episode_are_different_tasks():
@@ -109,21 +110,20 @@ def test_the_steps_of_an_episode_are_different_tasks():
 
 
 def test_a_row_holds_what_its_record_holds():
-    made = record(subgoals="Subgoal 1: A", actions="R1 = B(1)", turns=(Turn("A", "R1 = B(1)"),), context="{}", split="dev")
-    (row,) = task_rows("s", [made])
-    assert row == {
-        "task_id": row["task_id"],
-        "episode_id": "",
-        "step": False,
+    made = row(subgoals="Subgoal 1: A", actions="R1 = B(1)", turns=(Turn("A", "R1 = B(1)"),), context="{}", split="dev")
+    assert made == {
+        "task_id": made["task_id"],
+        "episode_id": made["task_id"],
         "source": "s",
-        "split": "dev",
+        "trained": True,
         "domain": "maths",
         "metric": "number",
         "text": "Q",
+        "turn": None,
+        "turns": [],
         "gold_subgoals": "Subgoal 1: A",
         "gold_actions": "R1 = B(1)",
         "gold_answer": "5",
-        "turns": [{"subgoal": "A", "actions": "R1 = B(1)"}],
         "context": "{}",
     }
 
@@ -131,37 +131,3 @@ def test_a_row_holds_what_its_record_holds():
 def test_a_corpus_holds_each_passage_once():
     both = (Passage("T", "1"), Passage("T", "2"))
     assert corpus([record(passages=both), record(passages=both[::-1])]) == list(both)
-
-
-# --- gold -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("actions", "answer", "fault"),
-    [
-        ("R1 = Calculator(2 + 3)", "5.0", None),
-        ("R1 = Calculator(2 + 3)", "6", "they come to '5', the answer is '6'"),
-        ("R1 = Calculator(2 / 0)", "5", "division"),
-        ("R1 = Fly(up)", "5", "unknown_tool"),
-        ("R1 = Calculator(2 + 3)", "", None),
-        ("R1 = Fly(up)", "", "unknown_tool"),
-        ("", "5", None),
-    ],
-)
-def test_gold_that_does_not_pass_its_own_grader_is_told(actions, answer, fault):
-    found = gold_fault(record(actions=actions, gold_answer=answer), MATHS_TOOLS)
-    assert found is None if fault is None else fault in found
-
-
-def test_gold_is_graded_as_its_task_is():
-    made = record(actions="R1 = Calculator(2 + 3)", gold_answer="CLICK [5|6]")
-    assert gold_fault(made, MATHS_TOOLS) is not None
-    assert gold_fault(made, MATHS_TOOLS, right=lambda answer, gold: answer in gold) is None
-
-
-def test_records_whose_gold_fails_are_dropped_by_reason():
-    good, bad = record(actions="R1 = Calculator(5)"), record(number=2, actions="R1 = Calculator(6)")
-    earlier = Dropped(3, "malformed row", "")
-    kept, dropped, other = importing.check_gold([good, bad, earlier], lambda _: MATHS_TOOLS)
-    assert (kept, other) == (good, earlier)
-    assert (dropped.number, dropped.reason) == (2, importing.GOLD_FAILS)

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from moat import corpus, layout
 from moat.judge_prompt import JudgeError
 from moat.machine import Machine
+from moat.params import QaTools
 from moat.schemas.passages import PASSAGES, rows
 from moat.sources.base import Passage
 from moat.stage import Stage
 from moat.tables import TableError
-from moat.params import QaTools
 
 DEFAULTS = {
     "retriever": "bm25",

@@ -104,8 +104,8 @@ def test_the_same_row_again_is_dropped():
 def test_iterative_rows_give_turns_and_the_last_result_as_answer():
     (record,) = read([TURNS_PLAN], [TURNS_GROUND], iterative=True)
     assert record.turns == (
-        Turn("Multiply", "R1 = KnowledgeQuery(pens); R2 = QA([R1], Question: How many?)"),
-        Turn("Halve it", "R3 = Calculator(R2 / 2)"),
+        Turn("Multiply", "R1 = KnowledgeQuery(pens); R2 = QA([R1], Question: How many?)", "6"),
+        Turn("Halve it", "R3 = Calculator(R2 / 2)", "3.5"),
     )
     assert record.subgoals == "Subgoal 1: Multiply; Subgoal 2: Halve it"
     assert record.actions.endswith("Question: How many?); R3 = Calculator(R2 / 2)")

@@ -13,10 +13,10 @@ from moat.engines.base import FinishReason, Generation
 from moat.judge_prompt import JudgeError
 from moat.judging import Reply
 from moat.machine import Machine
+from moat.params import QaTools
 from moat.reader import MAX_ANSWER, Reader, ReaderError, ReaderRenderer, key_of, open_reader, read_answer, text_of
 from moat.stage import Stage
 from moat.tools.qa import Question
-from moat.params import QaTools
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = json.loads((Path(__file__).parent / "hostile.json").read_text(encoding="utf-8"))

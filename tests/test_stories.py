@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moat import layout, params
+from moat.decontamination import ContaminatedError, decontaminate
 from moat.executor import Outcome, execute, outcome
 from moat.machine import Machine
 from moat.schemas.demos import DEMOS
@@ -279,13 +280,12 @@ def test_each_role_is_annotated_in_its_own_styles(prepared):
     assert "vague" not in shares["grounder"]
 
 
-def test_a_question_of_both_splits_stops_prepare(stage_module):
+def test_a_question_of_both_splits_stops_prepare():
     """Case and spacing make no other question; the error names both tasks, and is one of ours (others show a traceback)."""
-    prepare = stage_module("prepare")
     train = [{"task_id": "a", "text": "How many  hats?"}]
-    with pytest.raises(prepare.ContaminatedError, match=r"1 questions .* task a and b"):
-        prepare.decontaminate(train, [{"task_id": "b", "text": "how many hats?"}])
-    prepare.decontaminate(train, [{"task_id": "b", "text": "How many cats?"}])
+    with pytest.raises(ContaminatedError, match=r"1 questions .* task a and b"):
+        decontaminate(train, [{"task_id": "b", "text": "how many hats?"}])
+    decontaminate(train, [{"task_id": "b", "text": "How many cats?"}])
 
 
 def test_a_gold_that_fails_is_seen(stage_module):

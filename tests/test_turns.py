@@ -70,16 +70,28 @@ def test_a_conversation_says_every_turn_in_order(renderer):
     text = renderer.tokenizer.decode(renderer.planner_prompt("a task", [FIRST, SECOND]))
     said = ["a task", FIRST.subgoal, told(1, "9"), KEEP + SECOND.subgoal, told(2, "18")]
     places = [text.find(part) for part in said]
-    assert places == sorted(places) and places[0] > 0
+    assert places == sorted(places)
+    assert places[0] > 0
     text = renderer.tokenizer.decode(renderer.grounder_prompt("a task", TOOLS, "Subgoal 3: Halve", [FIRST, SECOND]))
-    said = [TOOLS, "a task", FIRST.subgoal, FIRST.actions, "is 9.", SECOND.subgoal, SECOND.actions, "is 18.", "Subgoal 3: Halve"]
+    said = [
+        TOOLS,
+        "a task",
+        FIRST.subgoal,
+        FIRST.actions,
+        "is 9.",
+        SECOND.subgoal,
+        SECOND.actions,
+        "is 18.",
+        "Subgoal 3: Halve",
+    ]
     places = [text.find(part) for part in said]
-    assert places == sorted(places) and places[0] > 0
+    assert places == sorted(places)
+    assert places[0] > 0
 
 
 @pytest.mark.trap(3, 11)
-def test_a_turns_prompt_goes_on_the_earlier_one(renderer):
-    """Under lumos: the ids that were scored or sampled from a turn before are the next turn's beginning, end token and all."""
+def test_a_turns_prompt_begins_with_the_earlier_one(renderer):
+    """Under lumos: the ids that were scored or sampled from a turn before begin the next turn's, end token and all."""
     if renderer.format == "chat":
         pytest.skip("a template may write an answer that is over in another way than one that is asked for")
     first = renderer.planner_example("a task", FIRST.subgoal, [])

@@ -19,10 +19,14 @@ class Metric(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One subgoal (without its `Subgoal n: `) and the actions that reach it, as written in the action grammar."""
+    """One subgoal (without its `Subgoal n: `) and the actions that reach it, as written in the action grammar.
+
+    `result` is what the publisher says they came to; blank where nothing is said, which is executed.
+    """
 
     subgoal: str
     actions: str
+    result: str = ""
 
 
 @dataclass(frozen=True, slots=True)

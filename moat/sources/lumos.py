@@ -93,7 +93,7 @@ class _Half:
     task: str
     subgoals: tuple[str, ...]
     actions: tuple[str, ...]
-    result: str
+    results: tuple[str, ...]  # fed back to the planner, a text a turn; blank where nothing is
     frame: Frame
 
 
@@ -154,16 +154,19 @@ def _record(mine: _Half, ground: _Half, iterative: bool) -> LumosRecord:
         text=mine.task,
         domain=domain,
         metric=METRICS[domain],
-        gold_answer=mine.result,
+        gold_answer=mine.results[-1] if mine.results else "",
         subgoals=plan(list(mine.subgoals)),
         actions="; ".join(one.rstrip("; ") for one in ground.actions) if iterative else ground.actions[0],
-        turns=tuple(map(Turn, mine.subgoals, ground.actions)) if iterative else (),
+        turns=tuple(map(Turn, mine.subgoals, ground.actions, (*mine.results, *[""] * len(mine.subgoals))))
+        if iterative
+        else (),
         frames=(mine.frame, ground.frame),
     )
 
 
 def _plan(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
-    task, result = "", ""
+    task = ""
+    results: list[str] = []
     subgoals: list[str] = []
     messages: list[tuple[Mapping[str, Any], Template]] = []
     for message in _messages(row):
@@ -173,7 +176,7 @@ def _plan(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
             task, spans = _task(content)
         elif message["role"] == "user":
             fed_back = _RESULT.search(content)
-            result = fed_back[1].strip() if fed_back else ""
+            results.append(fed_back[1].strip() if fed_back else "")
         elif message["role"] == "assistant" and not _STOP.fullmatch(content.strip()):
             spans = _subgoals(content, 0, len(content), len(subgoals))
             if not spans or (iterative and len(spans) > 1) or (subgoals and not iterative):
@@ -182,7 +185,7 @@ def _plan(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
         messages.append((_without_content(message), _template(content, spans)))
     if not task or not subgoals:
         raise Unusable(NO_PLAN if task else NO_TASK, "no user's or no assistant's message")
-    return _Half(number, task, tuple(subgoals), (), result, Frame(_fields(row), tuple(messages)))
+    return _Half(number, task, tuple(subgoals), (), tuple(results), Frame(_fields(row), tuple(messages)))
 
 
 def _ground(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
@@ -213,7 +216,7 @@ def _ground(number: int, row: Mapping[str, Any], iterative: bool) -> _Half:
         messages.append((_without_content(message), _template(content, spans)))
     if len(actions) != (len(subgoals) if iterative else 1):
         raise Unusable(NO_GROUND, f"{len(subgoals)} subgoals and {len(actions)} answers")
-    return _Half(number, task, tuple(subgoals), tuple(actions), "", Frame(_fields(row), tuple(messages)))
+    return _Half(number, task, tuple(subgoals), tuple(actions), (), Frame(_fields(row), tuple(messages)))
 
 
 # --- taking a row apart, and putting it together ----------------------------------------------------------------------

@@ -405,10 +405,15 @@ def exactly(sign: str, left: Fraction, right: Fraction) -> Fraction:
         raise tool_error(error) from error
 
 
+_KINDS = {
+    CalculationErrorKind.TOO_LARGE: ToolErrorKind.SIZE,
+    CalculationErrorKind.DIVISION_BY_ZERO: ToolErrorKind.NO_RESULT,
+}
+
+
 def tool_error(error: CalculationError) -> ToolError:
     """The ToolError that a CalculationError comes to."""
-    too_large = error.kind is CalculationErrorKind.TOO_LARGE
-    return ToolError(ToolErrorKind.SIZE if too_large else ToolErrorKind.BAD_ARGUMENT, f"{error.kind}: {error.message}")
+    return ToolError(_KINDS.get(error.kind, ToolErrorKind.BAD_ARGUMENT), f"{error.kind}: {error.message}")
 
 
 def call(name: str, values: Sequence[Fraction]) -> Fraction:
