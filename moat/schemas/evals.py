@@ -6,7 +6,7 @@ from moat.tables import Column, Table
 
 EVALS = Table(
     name="evals",
-    version=1,
+    version=2,
     key=("task_id",),
     columns=(
         Column("task_id", pa.string(), "The task."),
@@ -20,6 +20,11 @@ EVALS = Table(
         Column("outcome", pa.string(), "reached, not_reached, or the kind of failure."),
         Column("answer", pa.string(), "What the actions came to, or null.", nullable=True),
         Column("success", pa.bool_(), "outcome is reached."),
+        Column("metric", pa.string(), "How the answer was graded: a value of `moat.sources.base.Metric`."),
+        Column("score", pa.float64(), "What the answer is worth under its metric, 0 to 1; 0 for a failure."),
+        Column("f1", pa.float64(), "F1 of words (exact_match) or of the operation (web_step).", nullable=True),
+        Column("element", pa.float64(), "1 for the right element of a page, else 0 (web_step).", nullable=True),
+        Column("n_turns", pa.int32(), "Turns that were planned: 1 when the whole plan is written at once."),
         Column("nll", pa.float64(), "NLL of the gold actions given the plan, nats per token.", nullable=True),
         Column("samples", pa.list_(pa.string()), "Plans sampled at the temperature of `sample`."),
         Column("samples_nll", pa.list_(pa.float64()), "NLL of the gold actions given each; NaN for an unusable one."),

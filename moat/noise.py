@@ -1,0 +1,74 @@
+"""How far a score moves when its batch does (trap 6).
+
+Log-probabilities differ in their last bits with a batch's shape. A pair whose gap lies that close to `pairs.min_gap` was
+kept or dropped by rounding; `moat.pairs.near_gap` counts them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from moat.engines.base import EngineError
+from moat.scoring import mean_nll, perplexity
+from moat.tokens import Example
+
+SAMPLE = 64  # examples that are scored again
+
+Score = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[np.ndarray]]
+"""As `Engine.score`: prompts and completions in, log-probabilities of the completions' tokens out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Largest differences between a score in its batch and the same alone, over `n` examples; None when there are none.
+
+    `nll` is in nats a token. A gap is a difference of two scores, so it may be off by twice as much: `gap_nll`, `gap_ppl`.
+    """
+
+    n: int
+    nll: float | None
+    ppl: float | None
+
+    @property
+    def gap_nll(self) -> float | None:
+        """How far a difference of two NLLs may be off."""
+        return None if self.nll is None else 2 * self.nll
+
+    @property
+    def gap_ppl(self) -> float | None:
+        """How far a difference of two PPLs may be off."""
+        return None if self.ppl is None else 2 * self.ppl
+
+
+def measure(score: Score, examples: Sequence[Example], batched: Sequence[np.ndarray], include_end: bool, seed: int) -> Noise:
+    """Score at most SAMPLE of `examples`, drawn by `seed`, again one by one, and compare with `batched`.
+
+    `score` is an engine's (`runner.engine.score`), so that no journal answers; `batched` [tokens] are the log-probabilities
+    found before, in the examples' order. Left out are examples without a finite PPL, of which no pair is made, and those
+    that the engine cannot answer this time. A score that is finite in its batch alone differs infinitely.
+    """
+    if len(examples) != len(batched):
+        raise ValueError(f"{len(examples)} examples, but scores of {len(batched)}")
+    drawn = random.Random(seed).sample(range(len(examples)), min(SAMPLE, len(examples)))
+    nlls, ppls = [], []
+    for index in sorted(drawn):
+        before = mean_nll(batched[index], include_end)
+        if not math.isfinite(perplexity(before)):
+            continue
+        try:
+            (alone,) = score([examples[index].prompt], [examples[index].completion])
+        except EngineError:
+            continue
+        again = mean_nll(alone, include_end)
+        nlls.append(_distance(before, again))
+        ppls.append(_distance(perplexity(before), perplexity(again)))
+    return Noise(len(nlls), max(nlls, default=None), max(ppls, default=None))
+
+
+def _distance(first: float, second: float) -> float:
+    return abs(first - second) if math.isfinite(second) else math.inf
