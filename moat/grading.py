@@ -12,10 +12,10 @@ import string
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 from moat.answers import parse_number
 from moat.sources.base import Metric
+from moat.web_steps import score_step
 
 _TRUTH = {"yes": True, "true": True, "no": False, "false": False}
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -38,33 +38,12 @@ class Grade:
     element: float | None = None
 
 
-class Step(Protocol):
-    """What a graded step of a page has: see `moat.web_steps`."""
-
-    @property
-    def element(self) -> bool:
-        """Whether the element is one of those that the gold allows."""
-        ...
-
-    @property
-    def operation_f1(self) -> float:
-        """F1 of the words of operation and text."""
-        ...
-
-
-class StepGrader(Protocol):
-    """Compares two steps in canonical text, `CLICK [12|57]` or `TYPE [12] text`; a text that is none is no match."""
-
-    def __call__(self, answer: str, gold: str) -> Step:
-        """The comparison."""
-        ...
-
-
-def grade(metric: Metric, answer: str | None, gold: str, step: StepGrader | None = None) -> Grade:
-    """Grade `answer` (None: there is none) against `gold`. `step` is needed for WEB_STEP alone; raises ValueError without.
+def grade(metric: Metric, answer: str | None, gold: str) -> Grade:
+    """Grade `answer` (None: there is none) against `gold`.
 
     NUMBER compares by value (`moat.answers`); YES_NO takes the words yes, no, true and false, in any case, with or
-    without a full stop; EXACT_MATCH is HotpotQA's; REWARD reads the answer as the environment's reward, from 0 to 1,
+    without a full stop; EXACT_MATCH is HotpotQA's; WEB_STEP is Mind2Web's step success (`moat.web_steps`), the answer
+    naming one element of those that the gold allows; REWARD reads the answer as the environment's reward, from 0 to 1,
     whatever the gold, and is correct at 1.
     """
     said = answer if answer is not None and answer.strip() else None
@@ -80,13 +59,11 @@ def grade(metric: Metric, answer: str | None, gold: str, step: StepGrader | None
             right = bool(wanted_words) and words == wanted_words
             return Grade(float(right), right, f1=word_f1(words, wanted_words))
         case Metric.WEB_STEP:
-            if step is None:
-                raise ValueError("a step of a page is graded by a StepGrader, and none was given")
-            if said is None:
+            try:
+                found = score_step(said, gold)
+            except ValueError:  # the gold is no step
                 return Grade(0.0, False, f1=0.0, element=0.0)
-            found = step(said, gold)
-            right = found.element and found.operation_f1 == 1
-            return Grade(float(right), right, f1=found.operation_f1, element=float(found.element))
+            return Grade(float(found.success), found.success, f1=found.operation_f1, element=float(found.element))
         case Metric.REWARD:
             reward = _reward(said or "")
             return Grade(reward, reward == 1)

@@ -61,10 +61,12 @@ def scratch(root: Path, machine: Machine) -> Path:
 
 def _unusable(folder: Path) -> str | None:
     """Why `folder` cannot be made or written, judged by the nearest part of its path that is there; None when it can."""
+    if "\0" in str(folder):
+        return "is no path that can be used (it holds a null character)"
     try:
         above = next(path for path in (folder, *folder.parents) if path.exists())
-    except (OSError, ValueError) as error:  # too long, not readable; a null byte
-        return f"is no path that can be used ({error})"
+    except OSError as error:  # too long, or not to be looked at
+        return f"is no path that can be used ({error.strerror})"
     if not above.is_dir():
         return f"cannot be a folder, for {str(above)!r} is a file"
     if not os.access(above, os.W_OK | os.X_OK):

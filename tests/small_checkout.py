@@ -182,6 +182,7 @@ class Builder:
             rows.append(
                 {name: task[name] for name in copied}
                 | {"subgoals": PLANS[0], "actions": text, "outcome": came, "answer": done.answer}
+                | {"metric": "number", "score": float(came == "reached"), "f1": None, "element": None, "n_turns": 1}
                 | {"success": came == "reached", "nll": 0.5, "samples": list(PLANS[:2]), "samples_nll": [0.5, math.nan]}
                 | {"control_task_id": own[(own.index(task["task_id"]) + 1) % len(own)]}
                 | {"control_outcome": "not_reached", "control_nll": 0.9}

@@ -9,6 +9,8 @@ import polars as pl
 from moat import layout
 from moat.checkout import Absent, Checkout, Findings
 from moat.checks.candidates import came
+from moat.grading import grade
+from moat.sources.base import Metric
 
 COPIED = ("source", "trained", "text", "gold_actions", "gold_answer")
 
@@ -40,6 +42,20 @@ def outcomes(checkout: Checkout) -> Findings:
         yield from checkout.rows(
             path, rows.filter(rows["success"] != (rows["outcome"] == "reached")), "success is not `reached`"
         )
+
+
+def grades(checkout: Checkout) -> Findings:
+    """Answers, graded again by their metric, have the score, F1 and element that are stored"""
+    for path, rows in present(checkout):
+        other = []
+        for row in rows.select("metric", "answer", "gold_answer", "score", "f1", "element").iter_rows(named=True):
+            if row["metric"] not in {metric.value for metric in Metric}:
+                other.append(True)
+                continue
+            found = grade(Metric(row["metric"]), row["answer"], row["gold_answer"])
+            other.append((found.score, found.f1, found.element) != (row["score"], row["f1"], row["element"]))
+        wrong = rows.filter(pl.Series(other, dtype=pl.Boolean))
+        yield from checkout.rows(path, wrong, "score, f1 or element is not what the answer is worth")
 
 
 def samples(checkout: Checkout) -> Findings:
