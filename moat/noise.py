@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moat.engines.base import EngineError
 from moat.scoring import mean_nll, perplexity
 from moat.tokens import Example
 
 SAMPLE = 64  # examples that are scored again
 
-Score = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[np.ndarray]]
-"""As `Engine.score`: prompts and completions in, log-probabilities of the completions' tokens out."""
+Alone = Callable[[Sequence[Example]], Sequence[np.ndarray | None]]
+"""Log-probabilities of each example's completion, each scored by itself; None for what the engine could not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +44,23 @@ class Noise:
         return None if self.ppl is None else 2 * self.ppl
 
 
-def measure(score: Score, examples: Sequence[Example], batched: Sequence[np.ndarray], include_end: bool, seed: int) -> Noise:
+def measure(alone: Alone, examples: Sequence[Example], batched: Sequence[np.ndarray], include_end: bool, seed: int) -> Noise:
     """Score at most SAMPLE of `examples`, drawn by `seed`, again one by one, and compare with `batched`.
 
-    `score` is an engine's (`runner.engine.score`), so that no journal answers; `batched` [tokens] are the log-probabilities
-    found before, in the examples' order. Left out are examples without a finite PPL, of which no pair is made, and those
-    that the engine cannot answer this time. A score that is finite in its batch alone differs infinitely.
+    `alone` is a runner's `score_alone`; `batched` [tokens] are the log-probabilities found before, in the examples' order.
+    Left out are examples without a finite PPL, of which no pair is made, and those without an answer. A score that is
+    finite in its batch and not alone differs infinitely. Raises ValueError for lists of two lengths.
     """
     if len(examples) != len(batched):
         raise ValueError(f"{len(examples)} examples, but scores of {len(batched)}")
-    drawn = random.Random(seed).sample(range(len(examples)), min(SAMPLE, len(examples)))
+    drawn = sorted(random.Random(seed).sample(range(len(examples)), min(SAMPLE, len(examples))))
     nlls, ppls = [], []
-    for index in sorted(drawn):
+    for index, again in zip(drawn, alone([examples[index] for index in drawn]), strict=True):
         before = mean_nll(batched[index], include_end)
-        if not math.isfinite(perplexity(before)):
-            continue
-        try:
-            (alone,) = score([examples[index].prompt], [examples[index].completion])
-        except EngineError:
-            continue
-        again = mean_nll(alone, include_end)
-        nlls.append(_distance(before, again))
-        ppls.append(_distance(perplexity(before), perplexity(again)))
+        if again is not None and math.isfinite(perplexity(before)):
+            after = mean_nll(again, include_end)
+            nlls.append(_distance(before, after))
+            ppls.append(_distance(perplexity(before), perplexity(after)))
     return Noise(len(nlls), max(nlls, default=None), max(ppls, default=None))
 
 
