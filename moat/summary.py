@@ -15,6 +15,7 @@ import polars as pl
 from moat import dynamics as learning
 from moat.comparison import compare
 from moat.figures import auc, bootstrap_mean, geometric_mean_ppl, wilson, within_task_correlation
+from moat.noise import Noise
 from moat.pairs import near_gap
 from moat.sources.base import Metric
 from moat.worlds.stories import style_of
@@ -163,13 +164,8 @@ def round_block(
     sft: pl.DataFrame,
     dynamics: pl.DataFrame,
     min_gap: float,
-    gap_noise: Mapping[str, float | None] | None = None,
 ) -> dict[str, Any]:
-    """Figures of the tables of one round.
-
-    `gap_noise` is how far a gap may be off, by unit (`ppl`, `nll`; see `moat.noise`), where it was measured: then
-    `pairs_near_gap` counts, by unit, the pairs that would be kept or dropped at `min_gap` by no more than that.
-    """
+    """Figures of the tables of one round."""
     kept = pairs.filter(pairs["dropped"].is_null())
     drops = Counter(pairs["dropped"].drop_nulls().to_list())
     both = pairs.filter(pairs["chosen_nll"].is_not_null())
@@ -177,11 +173,6 @@ def round_block(
         "ppl": int(((both["rejected_ppl"] - both["chosen_ppl"]) >= min_gap).sum()),
         "nll": int(((both["rejected_nll"] - both["chosen_nll"]) >= min_gap).sum()),
     }
-    near = {}
-    for unit, noise in (gap_noise or {}).items():
-        if noise is not None:
-            at = near_gap((both[f"rejected_{unit}"] - both[f"chosen_{unit}"]).to_list(), min_gap, noise)
-            near[unit] = dict(zip(("kept", "dropped"), at, strict=True))
     measured = premise(tasks, scores, actions)
     aucs = [block["auc"] for block in measured.values() if block["auc"] is not None]
     return {
@@ -193,7 +184,6 @@ def round_block(
         "pairs_kept": len(kept),
         "pairs_dropped": dict(sorted(drops.items())),
         "pairs_at_min_gap_by": per_score,
-        **({"pairs_near_gap": near} if near else {}),
         "chosen_styles": shares([style_of(plan) for plan in kept["chosen"]]) if len(kept) else {},
         "rejected_styles": shares([style_of(plan) for plan in kept["rejected"]]) if len(kept) else {},
         "verdicts": shares(critiques["verdict"].to_list()),
@@ -203,6 +193,20 @@ def round_block(
         "premise_auc": mean(aucs),
         "dynamics": learning.block(dynamics),
     }
+
+
+def pairs_near_gap(pairs: pl.DataFrame, min_gap: float, noise: Noise) -> dict[str, dict[str, int]]:
+    """Pairs that were `kept` or `dropped` by no more than measured noise, were `min_gap` in the unit: `ppl` and `nll`.
+
+    Over all tasks with two plans to compare. A unit without measured noise is left out.
+    """
+    both = pairs.filter(pairs["chosen_nll"].is_not_null())
+    found = {}
+    for unit, off in (("ppl", noise.gap_ppl), ("nll", noise.gap_nll)):
+        if off is not None:
+            kept, dropped = near_gap((both[f"rejected_{unit}"] - both[f"chosen_{unit}"]).to_list(), min_gap, off)
+            found[unit] = {"kept": kept, "dropped": dropped}
+    return found
 
 
 def tidy(value: Any) -> Any:

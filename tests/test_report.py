@@ -11,6 +11,7 @@ import pytest
 
 from moat import layout, params
 from moat.machine import Machine
+from moat.noise import Noise
 from moat.report import (
     Deviation,
     ReportError,
@@ -40,7 +41,7 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage
-from moat.summary import comparisons, evaluation, round_block, tidy
+from moat.summary import comparisons, evaluation, pairs_near_gap, round_block, tidy
 from stages import report as stage_report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -212,8 +213,8 @@ def write_run(folder):
             for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT, DYNAMICS):
                 schema.write(layout.table(schema.name, key), rows[schema.name], {})
                 read[schema.name] = schema.read(layout.table(schema.name, key))
-            noise = {"ppl": 1e-6, "nll": 1e-7}
-            block |= round_block(TASKS.read(layout.TRAIN_TASKS), min_gap=0.1, gap_noise=noise, **read)
+            block |= round_block(TASKS.read(layout.TRAIN_TASKS), min_gap=0.1, **read)
+            block["pairs_near_gap"] = pairs_near_gap(read["pairs"], 0.1, Noise(64, 1e-7, 1e-6))
         rounds[key] = tidy(block)
     for key, found in comparisons(evals, {key: entry["prev"] for key, entry in settings.rounds.items()}).items():
         rounds[key]["comparison"] = tidy(found)

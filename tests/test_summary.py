@@ -10,6 +10,7 @@ import pytest
 from moat import layout, params
 from moat.figures import wilson
 from moat.machine import Machine
+from moat.noise import Noise
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.dynamics import DYNAMICS
@@ -20,7 +21,18 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Counts, Stage
-from moat.summary import comparisons, evaluation, failures, premise, round_block, score_block, shares, success_block, tidy
+from moat.summary import (
+    comparisons,
+    evaluation,
+    failures,
+    pairs_near_gap,
+    premise,
+    round_block,
+    score_block,
+    shares,
+    success_block,
+    tidy,
+)
 
 NUMBERS, OPERATION = "Subgoal 1: Add 5 to 4", "Subgoal 1: Add what comes in"
 VAGUE = "Subgoal 1: Find the last amount"
@@ -299,16 +311,17 @@ def test_figures_of_a_round():
 
 @pytest.mark.trap(6)
 def test_pairs_that_noise_decided_are_reported():
-    """PPL gaps 2 and .2 at min_gap .15: within .1 one kept. NLL gaps .693 and .095: within .1 one dropped.
+    """PPL gaps 2 and .2 at min_gap .15: within .1 one kept. NLL gaps .693 and .095: within .06 one dropped.
 
-    A unit whose noise was not measured has no count, and neither has a round without noise.
+    A gap is off by twice a score's noise; a unit whose noise was not measured has no count.
     """
-    tasks = pl.DataFrame(TASK_ROWS)
-    block = round_block(tasks, min_gap=0.15, gap_noise={"ppl": 0.1, "nll": 0.1}, **frames())
-    assert block["pairs_near_gap"] == {"ppl": {"kept": 1, "dropped": 0}, "nll": {"kept": 0, "dropped": 1}}
-    block = round_block(tasks, min_gap=0.15, gap_noise={"ppl": 0.01, "nll": None}, **frames())
-    assert block["pairs_near_gap"] == {"ppl": {"kept": 0, "dropped": 0}}
-    assert "pairs_near_gap" not in round_block(tasks, min_gap=0.15, **frames())
+    pairs = frames()["pairs"]
+    found = pairs_near_gap(pairs, 0.15, Noise(64, nll=0.03, ppl=0.05))
+    assert found == {"ppl": {"kept": 1, "dropped": 0}, "nll": {"kept": 0, "dropped": 1}}
+    assert pairs_near_gap(pairs, 0.15, Noise(64, nll=0.02, ppl=0.02)) == dict.fromkeys(
+        ("ppl", "nll"), {"kept": 0, "dropped": 0}
+    )
+    assert pairs_near_gap(pairs, 0.15, Noise(0, None, None)) == {}
 
 
 def test_shares_are_sorted_by_name():
