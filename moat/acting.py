@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from moat.engines.base import Decoding, FinishReason
-from moat.executor import TOOLS, Outcome, documentation, execute, outcome
+from moat.executor import Execution, Outcome, outcome
 from moat.rows import Runner
 from moat.stage import Advance
 from moat.tokens import Renderer
+from moat.toolbox import Goal, Toolbox
+from moat.tools.docs import documentation
+from moat.turns import Done
 
 
 class DecodingParams(Protocol):
@@ -26,13 +29,16 @@ class DecodingParams(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A plan to be acted on (None: there is none), and the gold answer that tells whether the actions reach it."""
+    """A plan to be acted on (None: there is none), and what its actions are run against.
+
+    With a history `subgoals` is one subgoal, and its actions may use the results of the turns before it (`goal.earlier`).
+    """
 
     text: str
-    domain: str
     subgoals: str | None
-    gold_answer: str
+    goal: Goal
     seed: int
+    history: tuple[Done, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +48,33 @@ class Act:
     actions: str
     finish_reason: FinishReason | None
     outcome: Outcome
-    answer: str | None
-    message: str
+    execution: Execution
 
 
-UNANSWERED = Act("", None, Outcome.UNANSWERED, None, "the engine failed on the request")
+UNANSWERED = Act("", None, Outcome.UNANSWERED, Execution(None, None, "the engine failed on the request", ()))
 
 
-def act(runner: Runner, renderer: Renderer, requests: Sequence[Request], how: DecodingParams, advance: Advance) -> list[Act]:
+def act(
+    runner: Runner,
+    renderer: Renderer,
+    toolbox: Toolbox,
+    requests: Sequence[Request],
+    how: DecodingParams,
+    advance: Advance,
+) -> list[Act]:
     """Ground and execute every request, in order. Model text never raises: a failure is an outcome."""
     asked = [request for request in requests if request.subgoals is not None]
-    prompts = [renderer.grounder_prompt(r.text, documentation(r.domain), r.subgoals or "") for r in asked]
+    prompts = [renderer.grounder_prompt(r.text, documentation(r.goal.domain), r.subgoals or "", r.history) for r in asked]
     decoding = Decoding(how.temperature, how.top_p, how.max_new_tokens)
     made = iter(runner.generate(prompts, [r.seed for r in asked], decoding, advance))
+    given = [next(made) if request.subgoals is not None else None for request in requests]
+    programs = [(renderer.decode(g.ids), r.goal) for r, g in zip(requests, given, strict=True) if g is not None]
+    ran = iter(zip(programs, toolbox.run(programs), strict=True))
     acts = []
-    for request in requests:
-        generation = next(made) if request.subgoals is not None else None
+    for generation in given:
         if generation is None:
             acts.append(UNANSWERED)
             continue
-        actions = renderer.decode(generation.ids)
-        execution = execute(actions, TOOLS[request.domain])
-        came = outcome(execution, request.gold_answer)
-        acts.append(Act(actions, generation.finish_reason, came, execution.answer, execution.message))
+        (actions, goal), execution = next(ran)
+        acts.append(Act(actions, generation.finish_reason, outcome(execution, goal.gold_answer, goal.metric), execution))
     return acts

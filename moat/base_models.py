@@ -17,7 +17,19 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from moat.tokens import ASSISTANT, ENVIRONMENT, GROUNDER_INSTRUCTION, PLANNER_INSTRUCTION, TASK, TO_GROUND, USER
+from moat.tokens import (
+    ASSISTANT,
+    ENVIRONMENT,
+    GROUNDER_INSTRUCTION,
+    GROUNDER_STEP_INSTRUCTION,
+    PLANNER_INSTRUCTION,
+    PLANNER_STEP_INSTRUCTION,
+    STEP_TO_GROUND,
+    TASK,
+    TO_GROUND,
+    USER,
+)
+from moat.turns import KEEP, STOP, told
 from moat.worlds.stories import generator, lexicon, story
 
 IGNORED = -100  # a label that no loss counts
@@ -139,6 +151,11 @@ def pretrain(
     return value
 
 
-def phrases(documentations: Sequence[str]) -> list[str]:
-    """The embedded tokenizer's phrases: every domain's action documentation, then the stories' lexicon."""
-    return [f" {text}" for text in documentations] + lexicon()
+def phrases(documentations: Sequence[str], iterative: bool = False) -> list[str]:
+    """The embedded tokenizer's phrases: the action documentation, the stories' lexicon, and what iterative planning says."""
+    found = [f" {text}" for text in documentations] + lexicon()
+    if iterative:
+        found += [PLANNER_STEP_INSTRUCTION, GROUNDER_STEP_INSTRUCTION, STEP_TO_GROUND, KEEP, STOP]
+        before, after = told(1, "|").split("1 is |")
+        found += [before, " is ", after, ".\n"]
+    return list(dict.fromkeys(found))

@@ -62,13 +62,22 @@ _TOKEN = re.compile(
 _AS_PYTHON = {"×": "*", "÷": "/", "−": "-", "^": "**", "≤": "<=", "≥": ">=", "≠": "!="}
 _LIMIT = 10**MAX_DIGITS
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction | int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+}
+_ARITHMETIC: dict[str, Callable[[Fraction, Fraction], Fraction | int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
 }
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Fraction, Fraction], bool]] = {
     ast.Lt: operator.lt,
@@ -94,6 +103,19 @@ def calculate(expression: str) -> Value:
         raise _syntax("an operand is missing") from error
     except (RecursionError, MemoryError) as error:  # a caller that is itself deep in the stack
         raise _too_large("nested too deeply for the interpreter") from error
+
+
+def operate(symbol: str, left: Fraction, right: Fraction) -> Fraction:
+    """The exact value of one operation, `symbol` being one of + - * / // % **, within this module's bounds on digits.
+
+    Raises CalculationError.
+    """
+    if symbol == "**":
+        return _power(left, right)
+    try:
+        return _bounded(Fraction(_ARITHMETIC[symbol](left, right)))
+    except ZeroDivisionError as error:
+        raise _division_by_zero() from error
 
 
 def format_number(value: Value) -> str:
@@ -206,14 +228,8 @@ def _value(node: ast.expr) -> Value:
             return -_number(node.operand)
         case ast.UnaryOp(op=ast.UAdd()):
             return _number(node.operand)
-        case ast.BinOp(op=ast.Pow()):
-            return _power(_number(node.left), _number(node.right))
-        case ast.BinOp() if type(node.op) in _ARITHMETIC:
-            left, right = _number(node.left), _number(node.right)
-            try:
-                return _bounded(Fraction(_ARITHMETIC[type(node.op)](left, right)))
-            except ZeroDivisionError as error:
-                raise _division_by_zero() from error
+        case ast.BinOp() if type(node.op) in _OPERATORS:
+            return operate(_OPERATORS[type(node.op)], _number(node.left), _number(node.right))
         case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
             values = [_number(side) for side in (node.left, *node.comparators)]
             return all(_COMPARISONS[type(op)](*pair) for op, pair in zip(node.ops, pairwise(values), strict=True))
@@ -232,9 +248,12 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
         raise CalculationError(CalculationErrorKind.NOT_ALLOWED, "an exponent must be a whole number")
     if base == 0 and exponent < 0:
         raise _division_by_zero()
-    # Before computing it (trap 31: 9**9**9). A base is bounded too, so what is computed here takes milliseconds.
+    # Before computing it (trap 31: 9**9**9), so that no number of more than about twice the digits is ever made.
     if abs(exponent) > MAX_EXPONENT:
         raise _too_large(f"a power with the exponent {format_number(exponent)[:20]}")
+    bits = max(abs(base.numerator), base.denominator).bit_length() - 1
+    if bits * abs(exponent) > _LIMIT.bit_length():
+        raise _too_large(f"a number of more than {MAX_DIGITS} digits")
     return _bounded(Fraction(base**exponent.numerator))
 
 

@@ -23,14 +23,16 @@ import numpy as np
 
 from moat.actions import Action, parse, references, render, substitute
 from moat.critic import Critique, Verdict
-from moat.executor import TOOLS, Outcome, documentation, execute, outcome
+from moat.executor import Outcome
 from moat.figures import wilson
 from moat.judge_prompt import Case
 from moat.judging import Acted, Judge, criticise
 from moat.params import Critic
+from moat.toolbox import Goal, Toolbox
+from moat.tools.docs import documentation
 from moat.worlds.stories import Story, generator, stories
 
-DOMAIN = "maths"
+DOMAIN = "arithmetic"
 DRAW = "calibration"
 TASKS = 20
 RIGHT = ("gold", "spaced", "decimals", "fraction", "renamed", "reordered", "merged")
@@ -140,10 +142,10 @@ def _earlier(actions: str) -> str:
 
 def known_cases(tasks: int = TASKS, seed: int = 0) -> list[Known]:
     """The calibration set: `tasks` stories in every form that they have."""
-    cases = []
+    cases, toolbox = [], Toolbox()
     for number, story in enumerate(stories("things", "train", tasks, (2, 3), (0.4, 0.4, 0.2), f"{DRAW} {seed}", set())):
         for form, actions in _forms(story, generator(DRAW, seed, number)):
-            reached = outcome(execute(actions, TOOLS[DOMAIN]), story.answer) is Outcome.REACHED
+            reached = toolbox.outcome(actions, Goal(DOMAIN, story.answer)) is Outcome.REACHED
             right = form in RIGHT
             if not right and reached and form != "answer_only":
                 continue  # the edit changed nothing that counts, such as the operands of a sum
@@ -162,11 +164,13 @@ def known_cases(tasks: int = TASKS, seed: int = 0) -> list[Known]:
 
 def calibrate(settings: Critic, known: Sequence[Known], open_judge: Callable[[], Judge]) -> dict[str, Any]:
     """The verdicts of the critic of `settings` on known cases, and how they agree with the truth; JSON, without times."""
+    toolbox = Toolbox()
 
     def acted(case: Case) -> Acted:
-        return Acted(case, outcome(execute(case.actions, TOOLS[case.domain]), case.gold_answer), True)
+        goal = Goal(case.domain, case.gold_answer)
+        return Acted(case, goal, toolbox.outcome(case.actions, goal), True)
 
-    judgement = criticise(settings, [acted(one.case) for one in known], open_judge)
+    judgement = criticise(settings, [acted(one.case) for one in known], toolbox, open_judge)
     model = {"judge": settings.judge, "revision": settings.revision, **judgement.facts} if judgement.answers else {}
     return {"critic": settings.kind, "asked": len(judgement.answers), **model, **agreement(known, judgement.critiques)}
 

@@ -20,8 +20,9 @@ from ruamel.yaml.error import YAMLError
 
 from moat import layout
 from moat import params as parameters
-from moat.executor import TOOLS, Execution, execute
+from moat.executor import outcome
 from moat.params import Params, ParamsError
+from moat.ranking import lexical
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.demos import DEMOS
@@ -34,6 +35,7 @@ from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.tables import Table, TableError, metadata
 from moat.tokens import Role
+from moat.toolbox import Goal, Toolbox
 
 if TYPE_CHECKING:
     from moat.tokens import Renderer
@@ -108,7 +110,8 @@ class Checkout:
         self._tables: dict[Path, pl.DataFrame] = {}
         self._facts: dict[Path, dict[str, Any]] = {}
         self._settings: dict[Path, Params] = {}
-        self._executions: dict[tuple[str, str], Execution | None] = {}
+        self._toolbox = Toolbox(lexical if self.params.tools.web.ranker == "lexical" else None)
+        self._came: dict[tuple[str, Goal], tuple[str, str | None]] = {}
         self._renderers: dict[str, Renderer] = {}
 
     # --- what there should be -----------------------------------------------------------------------------------------
@@ -254,12 +257,13 @@ class Checkout:
 
     # --- recomputing --------------------------------------------------------------------------------------------------
 
-    def execution(self, actions: str, domain: str) -> Execution | None:
-        """What actions come to with the real tools; None when the domain has none."""
-        key = (domain, actions)
-        if key not in self._executions:
-            self._executions[key] = execute(actions, TOOLS[domain]) if domain in TOOLS else None
-        return self._executions[key]
+    def came(self, actions: str, goal: Goal) -> tuple[str, str | None] | None:
+        """Outcome and answer of actions that are executed again; None when their tools cannot be opened here."""
+        key = (actions, goal)
+        if key not in self._came and self._toolbox.knows(goal):
+            execution = self._toolbox.execute(actions, goal)
+            self._came[key] = (outcome(execution, goal.gold_answer, goal.metric).value, execution.answer)
+        return self._came.get(key)
 
     def renderer(self, path: Path) -> Renderer:
         """The renderer that an artifact's stage used, with the base model's tokenizer. Raises Absent without one."""

@@ -216,11 +216,13 @@ def execute_actions(
 
     Example: `moat exec --domain maths "R1 = Calculator(2 + 3); R2 = Calculator(R1 * 4)"`
     """
-    from moat.executor import TOOLS, execute
+    from moat.toolbox import Goal, Toolbox
+    from moat.tools.docs import DOCS
 
-    if domain not in TOOLS:
-        raise typer.BadParameter(f"no domain {domain!r}; there are {', '.join(TOOLS)}", param_hint="--domain")
-    done = execute(actions, TOOLS[domain])
+    toolbox = Toolbox()
+    if domain not in DOCS:
+        raise typer.BadParameter(f"no domain {domain!r}; there are {', '.join(DOCS)}", param_hint="--domain")
+    done = toolbox.execute(actions, Goal(domain, ""))
     for name, result in done.results:
         typer.echo(f"{name} = {result}")
     if done.failure is not None:

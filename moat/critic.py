@@ -20,7 +20,10 @@ from typing import Literal
 
 from moat.actions import ActionSyntaxError, parse
 from moat.answers import parse_number
-from moat.executor import TOOLS, Outcome, execute, outcome
+from moat.executor import Outcome
+from moat.sources.base import Metric
+from moat.toolbox import Goal, Toolbox
+from moat.tools.docs import DOCS
 
 CUT = "cut at max_new_tokens"
 BLANK = "no actions"
@@ -57,17 +60,17 @@ class Answer:
     text: str
 
 
-def corrected(actions: str, domain: str, gold_answer: str, reason: str, subgoals: str | None = None) -> Critique:
+def corrected(actions: str, goal: Goal, toolbox: Toolbox, reason: str, subgoals: str | None = None) -> Critique:
     """A correction that counts only when it parses, runs and reaches the gold answer; else the candidate is rejected.
 
     Without a gold answer (a blank text) nothing can be reached: the correction must parse and name tools of the domain.
     """
-    if not gold_answer.strip():
-        fault = _not_actions(actions, domain)
-    elif domain not in TOOLS:
-        fault = f"domain {domain} has no tools to run it with"
+    if not goal.gold_answer.strip():
+        fault = _not_actions(actions, goal.domain)
+    elif not toolbox.knows(goal):
+        fault = f"domain {goal.domain} has no tools to run it with"
     else:
-        came = outcome(execute(actions, TOOLS[domain]), gold_answer)
+        came = toolbox.outcome(actions, goal)
         fault = None if came is Outcome.REACHED else f"does not reach the gold answer ({came})"
     if fault is not None:
         return Critique(Verdict.REJECT, None, f"{reason}; the correction {fault}")
@@ -80,7 +83,8 @@ def _not_actions(text: str, domain: str) -> str | None:
         actions = parse(text)
     except ActionSyntaxError as error:
         return f"does not parse ({error.message})"
-    unknown = [a.tool for a in actions if a.tool is not None and domain in TOOLS and a.tool not in TOOLS[domain]]
+    known = DOCS.get(domain)
+    unknown = [a.tool for a in actions if a.tool is not None and known is not None and a.tool not in known]
     return f"names the unknown tool {unknown[0]}" if unknown else None
 
 
@@ -97,9 +101,9 @@ def judge(
     *,
     came: Outcome,
     finished: bool,
-    domain: str,
+    goal: Goal,
     gold_actions: str,
-    gold_answer: str,
+    toolbox: Toolbox,
 ) -> Critique:
     """Judge one candidate's executed actions without a model."""
     if kind == "none":
@@ -110,19 +114,19 @@ def judge(
     reason = f"executed: {came}" if finished else CUT
     if on_failure == "drop":
         return Critique(Verdict.REJECT, None, reason)
-    return corrected(gold_actions, domain, gold_answer, reason)
+    return corrected(gold_actions, goal, toolbox, reason)
 
 
-def known_wrong(came: Outcome, gold_answer: str) -> bool:
+def known_wrong(came: Outcome, goal: Goal) -> bool:
     """Whether executing leaves no doubt that the actions fail.
 
     Another number than the gold one is wrong, and so is what cannot be run. Another text may be the gold answer in other
     words, a failing tool may be the tool's fault where it looks things up, and without a gold answer nothing is known.
     """
-    if not gold_answer.strip() or came is Outcome.REACHED:
+    if not goal.gold_answer.strip() or came is Outcome.REACHED:
         return False
-    if came in (Outcome.NOT_REACHED, Outcome.TOOL_ERROR):
-        return parse_number(gold_answer) is not None
+    if came in (Outcome.NOT_REACHED, Outcome.BAD_ARGUMENT, Outcome.NO_RESULT, Outcome.TIME, Outcome.SIZE):
+        return goal.metric is Metric.NUMBER and parse_number(goal.gold_answer) is not None
     return True
 
 
@@ -132,8 +136,8 @@ def judged(
     *,
     came: Outcome,
     finished: bool,
-    domain: str,
-    gold_answer: str,
+    goal: Goal,
+    toolbox: Toolbox,
 ) -> Critique:
     """What a judge's answer means for one candidate."""
     reason = f"judge: {answer.reason}"
@@ -142,12 +146,12 @@ def judged(
             fault = _untrainable(came, finished)
             if fault is not None:
                 return Critique(Verdict.REJECT, None, f"{reason}; but {fault}")
-            if kind == "executor_then_llm" and known_wrong(came, gold_answer):
+            if kind == "executor_then_llm" and known_wrong(came, goal):
                 return Critique(Verdict.REJECT, None, f"{reason}; but executed: {came}")
             return Critique(Verdict.ACCEPT, None, reason)
         case Verdict.CORRECT:
             assert answer.actions is not None
-            return corrected(answer.actions, domain, gold_answer, reason, answer.subgoals)
+            return corrected(answer.actions, goal, toolbox, reason, answer.subgoals)
         case Verdict.REJECT:
             return Critique(Verdict.REJECT, None, reason)
         case Verdict.UNPARSED:

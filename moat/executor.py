@@ -1,45 +1,37 @@
 """Runs a grounder's actions with real tools, and says what came of them: an answer, or a typed failure.
 
-Every result is text, as printed and as later actions see it. A tool is a function of an action's raw arguments and the
-results so far; it puts the results into its arguments itself (`moat.actions.substitute`), because how depends on the
-tool: an expression needs parentheses around them, a question does not. When a tool is called, every name that its
-arguments refer to has a result.
-
-A tool raises ToolError for whatever its arguments cause, and bounds its own time and memory. Any other exception from a
-tool is a fault of the tool, not of the text, and is passed on. The tools here raise no other.
+Tools are those of `moat.tools`; which of them a domain has, and with what they read, is `moat.toolbox`'s.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from moat.actions import ActionSyntaxError, parse, references, substitute
-from moat.answers import same_answer
-from moat.calculator import CalculationError, calculate, format_number
-
-Tool = Callable[[str, Mapping[str, str]], str]
-"""(raw arguments, result texts by name) -> result text; raises ToolError."""
-
-
-class ToolError(Exception):
-    """A tool can give no result for its arguments."""
+from moat.actions import ActionSyntaxError, parse, references
+from moat.grading import grade
+from moat.sources.base import Metric
+from moat.tools.base import Tool, ToolError
 
 
 class Failure(StrEnum):
-    """Why actions gave no answer."""
+    """Why actions gave no answer: of the text itself, then of a tool (`moat.tools.base.ToolErrorKind`)."""
 
     EMPTY = "empty"
     SYNTAX = "syntax"
     UNKNOWN_TOOL = "unknown_tool"
     UNDEFINED_REFERENCE = "undefined_reference"
-    TOOL_ERROR = "tool_error"
+    BAD_ARGUMENT = "bad_argument"
+    NO_RESULT = "no_result"
+    TIME = "time"
+    SIZE = "size"
 
 
 class Outcome(StrEnum):
     """What actions came to, measured by the gold answer; every Failure is an Outcome of the same value.
 
-    `unanswered`: there are no actions, because the engine failed on the request; nothing is known of the model.
+    `turn_limit`: iterative planning did not end within its turns. `unanswered`: there are no actions, because the engine
+    failed on the request; nothing is known of the model.
     """
 
     REACHED = "reached"
@@ -48,7 +40,11 @@ class Outcome(StrEnum):
     SYNTAX = "syntax"
     UNKNOWN_TOOL = "unknown_tool"
     UNDEFINED_REFERENCE = "undefined_reference"
-    TOOL_ERROR = "tool_error"
+    BAD_ARGUMENT = "bad_argument"
+    NO_RESULT = "no_result"
+    TIME = "time"
+    SIZE = "size"
+    TURN_LIMIT = "turn_limit"
     UNANSWERED = "unanswered"
 
 
@@ -66,15 +62,19 @@ class Execution:
     results: tuple[tuple[str, str], ...]
 
 
-def execute(text: str, tools: Mapping[str, Tool]) -> Execution:
-    """Run an action text with the tools of its domain. Whatever a model wrote, this returns."""
+def execute(text: str, tools: Mapping[str, Tool], known: Mapping[str, str] = MappingProxyType({})) -> Execution:
+    """Run an action text with the tools of its domain. Whatever a model wrote, this returns.
+
+    `known` are results of earlier turns by name; the text may refer to them and may give their names anew.
+    """
     if not text.strip():
         return Execution(None, Failure.EMPTY, "no actions", ())
     try:
         actions = parse(text)
     except ActionSyntaxError as error:
         return Execution(None, Failure.SYNTAX, str(error), ())
-    results: dict[str, str] = {}
+    results: dict[str, str] = dict(known)
+    ran: list[str] = []
     for action in actions:
         failure: Failure | None = None
         missing = next((name for name in references(action.arguments) if name not in results), None)
@@ -88,44 +88,16 @@ def execute(text: str, tools: Mapping[str, Tool]) -> Execution:
             try:
                 results[action.name] = tools[action.tool](action.arguments, MappingProxyType(results))
             except ToolError as error:
-                failure, message = Failure.TOOL_ERROR, f"{action.tool}: {error}"
+                failure, message = Failure(error.kind.value), f"{action.tool}: {error}"
         if failure is not None:
-            return Execution(None, failure, f"{action.name[:50]}: {message}", tuple(results.items()))
-    return Execution(results[actions[-1].name], None, "", tuple(results.items()))
+            made = tuple((name, results[name]) for name in ran)
+            return Execution(None, failure, f"{action.name[:50]}: {message}", made)
+        ran.append(action.name)
+    return Execution(results[actions[-1].name], None, "", tuple((name, results[name]) for name in ran))
 
 
-def outcome(execution: Execution, gold_answer: str) -> Outcome:
+def outcome(execution: Execution, gold_answer: str, metric: Metric = Metric.NUMBER) -> Outcome:
     """Whether an execution reached the gold answer; a failure stays the failure it is."""
     if execution.failure is not None:
         return Outcome(execution.failure.value)
-    return Outcome.REACHED if same_answer(execution.answer, gold_answer) else Outcome.NOT_REACHED
-
-
-def calculator(arguments: str, results: Mapping[str, str]) -> str:
-    """The tool Calculator: exact arithmetic on an expression. Raises ToolError.
-
-    Each result goes in inside parentheses, so that it stays one operand: `R1 ** 2` of -3 is 9, and `R1.5` is an error.
-    """
-    operands = {name: f"({results[name]})" for name in references(arguments)}
-    try:
-        return format_number(calculate(substitute(arguments, operands)))
-    except CalculationError as error:
-        raise ToolError(f"{error.kind}: {error.message}") from error
-
-
-MATHS_TOOLS: Mapping[str, Tool] = MappingProxyType({"Calculator": calculator})
-
-TOOLS: Mapping[str, Mapping[str, Tool]] = MappingProxyType({"maths": MATHS_TOOLS})
-"""The tools of each domain, by the name that actions call them."""
-
-TOOL_DOCS: Mapping[str, str] = MappingProxyType(
-    {"Calculator": "Calculator(expression) -> number: evaluates an arithmetic expression"}
-)
-"""One line for each tool, by its name."""
-
-
-def documentation(domain: str) -> str:
-    """The action list of a domain and its documentation, as a grounder's prompt carries them. Raises ValueError."""
-    if domain not in TOOLS:
-        raise ValueError(f"no domain {domain!r}; there are {', '.join(TOOLS)}")
-    return "\n".join([f"Actions: {', '.join(TOOLS[domain])}", *(TOOL_DOCS[tool] for tool in TOOLS[domain])])
+    return Outcome.REACHED if grade(metric, execution.answer, gold_answer).correct else Outcome.NOT_REACHED

@@ -17,22 +17,25 @@ from moat.params import Critic
 from moat.rows import tell
 from moat.stage import Stage
 
-NEEDED = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "merges.txt"]  # of a hub repository
+NEEDED = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "merges.txt", "vocab.txt"]  # of a hub repository
 
 
-def folder_of(name: str, revision: str) -> Path:
-    """The judge's folder: the one that `name` is, or the hub's files at `revision`. Raises JudgeError with the remedy."""
+def folder_of(name: str, revision: str, key: str = "critic.judge") -> Path:
+    """A model's folder: the one that `name` is, or the hub's files at `revision`; params name the model as `key`.
+
+    Raises JudgeError with the remedy.
+    """
     if Path(name).is_dir():
         for needed in ("config.json", "tokenizer_config.json"):
             if not (Path(name) / needed).is_file():
-                raise JudgeError(f"critic.judge {name} is no model folder with its tokenizer: {needed} is missing there")
+                raise JudgeError(f"{key} {name} is no model folder with its tokenizer: {needed} is missing there")
         return Path(name)
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=NEEDED))
     except (OSError, ValueError) as error:
         raise JudgeError(
-            f"no judge {name!r} at revision {revision!r}: it is no folder here, and the hub gave none ({error}). Without a "
-            "network, put the model's folder on this disk and name it as critic.judge"
+            f"{key}: no model {name!r} at revision {revision!r}: it is no folder here, and the hub gave none ({error}). "
+            f"Without a network, put the model's folder on this disk and name it as {key}"
         ) from error
 
 

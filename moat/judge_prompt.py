@@ -52,7 +52,12 @@ The task is carried out on a web page. Each action does one thing to one element
 it leaves is what the next action sees. Element, operation and typed text must be those that the task needs, in an order
 that the page allows. Other words for the same element are right; a missing or an additional step that changes the outcome
 is wrong.""",
+    "webshop": """\
+The task is to buy a product in a shop. The actions search, read what the products have, open one and choose its options.
+The product that is bought must be of the kind, with the features and options and within the price that the task asks for.
+Other search words are right when they find such a product; buying another product, or none, is wrong.""",
 }
+DOMAINS["arithmetic"] = DOMAINS["maths"]
 """What a judge looks for, by the domain of the task."""
 
 DATA = """\

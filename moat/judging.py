@@ -18,6 +18,7 @@ from moat.judge_answer import read_answer
 from moat.judge_prompt import Case, JudgeRenderer, Question
 from moat.params import Critic
 from moat.seeds import seed_of
+from moat.toolbox import Goal, Toolbox
 
 
 class TooManyUnparsed(RuntimeError):  # noqa: N818 - says what happened
@@ -86,9 +87,10 @@ def _unasked(why: str) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """A candidate's case, what executing its actions came to, and whether they ended by themselves."""
+    """A candidate's case, what its actions are run against, what they came to, and whether they ended by themselves."""
 
     case: Case
+    goal: Goal
     came: Outcome
     finished: bool
 
@@ -102,14 +104,14 @@ class Judgement:
     facts: dict[str, Any]
 
 
-def criticise(settings: Critic, acted: Sequence[Acted], open_judge: Callable[[], Judge]) -> Judgement:
+def criticise(settings: Critic, acted: Sequence[Acted], toolbox: Toolbox, open_judge: Callable[[], Judge]) -> Judgement:
     """Judge every candidate as `critic.kind` says. Raises JudgeError when the judge cannot be asked."""
     kind = settings.kind
     if kind == "executor" or kind == "none":
-        return Judgement([_without_model(kind, settings, one) for one in acted], [], {})
+        return Judgement([_without_model(kind, settings, one, toolbox) for one in acted], [], {})
     found: dict[int, Critique] = {}
     if kind == "executor_then_llm":
-        by_executor = {index: _without_model("executor", settings, one) for index, one in enumerate(acted)}
+        by_executor = {index: _without_model("executor", settings, one, toolbox) for index, one in enumerate(acted)}
         found = {index: critique for index, critique in by_executor.items() if critique.verdict is Verdict.ACCEPT}
     waiting = [index for index in range(len(acted)) if index not in found]
     if not waiting:
@@ -123,21 +125,21 @@ def criticise(settings: Critic, acted: Sequence[Acted], open_judge: Callable[[],
             answer,
             came=one.came,
             finished=one.finished,
-            domain=one.case.domain,
-            gold_answer=one.case.gold_answer,
+            goal=one.goal,
+            toolbox=toolbox,
         )
     return Judgement([found[index] for index in range(len(acted))], answers, model.facts)
 
 
-def _without_model(kind: Literal["executor", "none"], settings: Critic, one: Acted) -> Critique:
+def _without_model(kind: Literal["executor", "none"], settings: Critic, one: Acted, toolbox: Toolbox) -> Critique:
     return judge(
         kind,
         settings.on_failure,
         came=one.came,
         finished=one.finished,
-        domain=one.case.domain,
+        goal=one.goal,
         gold_actions=one.case.gold_actions,
-        gold_answer=one.case.gold_answer,
+        toolbox=toolbox,
     )
 
 

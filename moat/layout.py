@@ -6,6 +6,8 @@ from pathlib import Path
 
 TRAIN_TASKS = Path("data/tasks/train.parquet")
 EVAL_TASKS = Path("data/tasks/eval.parquet")
+PASSAGES = Path("data/corpus/passages.parquet")
+CORPUS_INDEX = Path("data/corpus/index")
 BASE_MODEL = Path("models/base")
 CALIBRATION = Path("data/calibration.json")
 METRICS = Path("metrics.json")

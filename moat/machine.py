@@ -30,6 +30,7 @@ class Machine(Section):
     micro_batch: int | None = Field(default=None, ge=1)
     retry: int = Field(default=3, ge=1)
     checkpoint: int = Field(default=600, ge=0)
+    webshop: str = Field(default="", pattern="^$|^https?://")
     scratch: str = Field(default=".scratch", min_length=1)
 
 

@@ -26,22 +26,12 @@ Alone = Callable[[Sequence[Example]], Sequence[np.ndarray | None]]
 class Noise:
     """Largest differences between a score in its batch and the same alone, over `n` examples; None when there are none.
 
-    `nll` is in nats a token. A gap is a difference of two scores, so it may be off by twice as much: `gap_nll`, `gap_ppl`.
+    `nll` is in nats a token.
     """
 
     n: int
     nll: float | None
     ppl: float | None
-
-    @property
-    def gap_nll(self) -> float | None:
-        """How far a difference of two NLLs may be off."""
-        return None if self.nll is None else 2 * self.nll
-
-    @property
-    def gap_ppl(self) -> float | None:
-        """How far a difference of two PPLs may be off."""
-        return None if self.ppl is None else 2 * self.ppl
 
 
 def measure(alone: Alone, examples: Sequence[Example], batched: Sequence[np.ndarray], include_end: bool, seed: int) -> Noise:

@@ -177,6 +177,61 @@ class Critic(Section):
         return self.model_dump(include={"kind", "on_failure"})
 
 
+class QaTools(Section):
+    """How the tools of `qa` find passages, and who reads them."""
+
+    retriever: Literal["bm25", "dense"]
+    encoder: str = Field(description="A sentence encoder, folder or hub id; read under dense alone.")
+    encoder_revision: str = Field(description="The hub's commit, or a name for the folder's content.")
+    found: Positive = Field(description="Passages that KnowledgeQuery gives at most, those of the title itself not counted.")
+    passages: Positive = Field(description="Paragraphs that ParagraphRetrieve keeps.")
+    wikipedia: bool = Field(description="Whether KnowledgeQuery asks the live Wikipedia instead of the corpus.")
+    reader: str = Field(description="The model that answers QA, folder or hub id; empty: QA gives no result.")
+    reader_revision: str = Field(description="The hub's commit, or a name for the folder's content.")
+    prompt: Literal["chat", "plain"]
+    temperature: float = Field(ge=0)
+    top_p: float = Field(gt=0, le=1)
+    max_new_tokens: Positive
+
+    @model_validator(mode="after")
+    def _models_are_named(self) -> Self:
+        if self.retriever == "dense" and not (self.encoder and self.encoder_revision):
+            raise ValueError(
+                "retriever dense needs a sentence encoder: set encoder to a model folder or a hub id, and encoder_revision "
+                "to the hub's commit (for a folder, to a name that changes when its content does)"
+            )
+        if self.reader and not self.reader_revision:
+            raise ValueError(
+                "reader is set: set reader_revision to the hub's commit, or for a folder to a name that changes when its "
+                "content does"
+            )
+        return self
+
+
+class WebTools(Section):
+    """How the tools of `web` find the element that an action means."""
+
+    ranker: Literal["lexical", "cross_encoder"]
+    model: str = Field(description="A sequence classifier of (query, element), folder or hub id; read under cross_encoder.")
+    revision: str = Field(description="The hub's commit, or a name for the folder's content.")
+
+    @model_validator(mode="after")
+    def _model_is_named(self) -> Self:
+        if self.ranker == "cross_encoder" and not (self.model and self.revision):
+            raise ValueError(
+                "ranker cross_encoder needs a model: set model to a folder or a hub id, and revision to the hub's commit "
+                "(for a folder, to a name that changes when its content does)"
+            )
+        return self
+
+
+class Tools(Section):
+    """What the tools read beyond an action's arguments."""
+
+    qa: QaTools
+    web: WebTools
+
+
 class Mix(Section):
     """How the grounder's training set is put together."""
 
@@ -204,6 +259,7 @@ class Evaluate(Section):
     top_p: float = Field(gt=0, le=1)
     max_new_tokens: Positive
     samples: int = Field(ge=0)
+    max_turns: Positive
 
 
 class Limits(Section):
@@ -224,6 +280,7 @@ class Params(Section):
     init_from: Literal["previous", "cold_start"]
     reference: Literal["previous", "cold_start"]
     data_window: Literal["round", "all"]
+    planning: Literal["onetime", "iterative"]
     format: Literal["lumos", "chat"]
     max_length: Positive
     limits: Limits
@@ -238,6 +295,7 @@ class Params(Section):
     align: Align
     ground: Ground
     critic: Critic
+    tools: Tools
     mix: Mix
     train_grounder: TrainGrounder
     independent: Independent

@@ -15,7 +15,6 @@ import polars as pl
 from moat import dynamics as learning
 from moat.comparison import compare
 from moat.figures import auc, bootstrap_mean, geometric_mean_ppl, wilson, within_task_correlation
-from moat.noise import Noise
 from moat.pairs import near_gap
 from moat.sources.base import Metric
 from moat.worlds.stories import style_of
@@ -23,6 +22,7 @@ from moat.worlds.stories import style_of
 NEAR_CHANCE = 0.55  # an AUC below this says that PPL hardly tells good plans from bad ones
 NOT_FAILED = ("reached", "not_reached")  # outcomes that have an answer
 PARSE = ("empty", "syntax")  # failures of the text: it is no actions
+PLANNING = ("turn_limit",)  # failures of planning turn by turn
 ENGINE = ("unanswered",)  # failures that say nothing of the model
 # Any other outcome is a failure of execution: the actions were read, and one of them gave no result.
 
@@ -57,12 +57,13 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def failures(outcomes: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Failures counted by kind: those of parsing and of executing the actions apart, and those of the engine."""
+    """Failures by kind, counted apart: of parsing the actions, of executing them, of planning and of the engine."""
     counted = sorted(Counter(outcomes).items())
     failed = {name: n for name, n in counted if name not in NOT_FAILED}
     return {
         "parse": {name: n for name, n in failed.items() if name in PARSE},
-        "execution": {name: n for name, n in failed.items() if name not in PARSE + ENGINE},
+        "execution": {name: n for name, n in failed.items() if name not in PARSE + PLANNING + ENGINE},
+        "planning": {name: n for name, n in failed.items() if name in PLANNING},
         "engine": {name: n for name, n in failed.items() if name in ENGINE},
     }
 
@@ -195,16 +196,18 @@ def round_block(
     }
 
 
-def pairs_near_gap(pairs: pl.DataFrame, min_gap: float, noise: Noise) -> dict[str, dict[str, int]]:
-    """Pairs that were `kept` or `dropped` by no more than measured noise, were `min_gap` in the unit: `ppl` and `nll`.
+def pairs_near_gap(pairs: pl.DataFrame, min_gap: float, noise: Mapping[str, float | None]) -> dict[str, dict[str, int]]:
+    """Pairs that measured noise `kept` or `dropped`, were `min_gap` in the unit: by unit, `ppl` and `nll`.
 
-    Over all tasks with two plans to compare. A unit without measured noise is left out.
+    Over all tasks with two plans to compare. `noise` is that of one score, by unit (`moat.noise`); a gap is a difference of
+    two scores, so it may be off by twice as much. A unit whose noise is None, not measured, is left out.
     """
     both = pairs.filter(pairs["chosen_nll"].is_not_null())
     found = {}
-    for unit, off in (("ppl", noise.gap_ppl), ("nll", noise.gap_nll)):
+    for unit in ("ppl", "nll"):
+        off = noise[unit]
         if off is not None:
-            kept, dropped = near_gap((both[f"rejected_{unit}"] - both[f"chosen_{unit}"]).to_list(), min_gap, off)
+            kept, dropped = near_gap((both[f"rejected_{unit}"] - both[f"chosen_{unit}"]).to_list(), min_gap, 2 * off)
             found[unit] = {"kept": kept, "dropped": dropped}
     return found
 

@@ -7,6 +7,7 @@ the ids that training saw (joined text could merge tokens across the boundary). 
   tokens of the model's own template and no others;
 * a special token's name inside a task, a plan or actions is text, never the token;
 * a completion ends with exactly one end token (the tokenizer's EOS), which SFT and DPO supervise;
+* of a conversation of several turns (iterative planning) the last answer alone is supervised; each ends with the end token;
 * nothing is truncated: a row over the length limit is the caller's to drop and count (`Example.__len__`).
 
 Formats: `lumos` is plain text turns, as in the public Lumos data (reference: the authors' data files); `chat` is the
@@ -15,9 +16,13 @@ model's own chat template.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Literal
+
+from moat.turns import Done, planned, shown, told
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,9 +31,12 @@ Format = Literal["lumos", "chat"]
 
 PLANNER_INSTRUCTION = "Write a plan of subgoals that solves the task."
 GROUNDER_INSTRUCTION = "Turn the subgoals into actions. Use only these actions:"
+PLANNER_STEP_INSTRUCTION = "Plan the task one subgoal at a time."
+GROUNDER_STEP_INSTRUCTION = "Turn each subgoal into actions. Use only these actions:"
 PLACEHOLDER = "[[content]]"  # where the chat template puts the text
 USER, ASSISTANT = "<|user|>\n", "\n<|assistant|>\n"
 TASK, ENVIRONMENT, TO_GROUND = "\nTask: ", "; Initial Environment Description: None.", "\nSubgoals to be grounded: "
+STEP_TO_GROUND = "Subgoal to be grounded: "
 
 
 class Role(StrEnum):
@@ -72,43 +80,66 @@ class Renderer:
         first = tokenizer("a").input_ids[:1]
         self._bos: list[int] = first if first == [tokenizer.bos_token_id] else []
         self._special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-        self._frame = self._template() if format == "chat" else ("", "")
+        self._frame = cache(self._template)
+        if format == "chat":
+            self._frame(1)  # a template that cannot be used is refused here
 
-    def _template(self) -> tuple[str, str]:
-        """What the chat template writes before and after a user's text."""
-        messages = [{"role": "user", "content": PLACEHOLDER}]
+    def _template(self, turns: int) -> list[str]:
+        """What the chat template writes around the texts of `turns` user turns and the assistant's between them."""
+        roles = ["user", "assistant"] * turns
+        messages = [{"role": role, "content": PLACEHOLDER} for role in roles[: 2 * turns - 1]]
         text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        before, *after = text.split(PLACEHOLDER)
-        if len(after) != 1:
+        parts = text.split(PLACEHOLDER)
+        if len(parts) != len(messages) + 1:
             raise TokenizerError(
-                f"the chat template of {self.tokenizer.name_or_path} writes a user's text {len(after)} times, not once: "
-                "set `format: lumos` in params.yaml"
+                f"the chat template of {self.tokenizer.name_or_path} writes the {len(messages)} text(s) of a conversation "
+                f"{len(parts) - 1} times, not once each: set `format: lumos` in params.yaml"
             )
-        return before, after[0]
+        return parts
 
     def _encode(self, text: str) -> list[int]:
         """Ids of `text` as data: no BOS, no EOS, and a special token's name in it is ordinary text."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
         return ids
 
-    def _prompt(self, content: str) -> list[int]:
+    def _prompt(self, *texts: str) -> list[int]:
+        """Ids of a conversation: the user's texts and the assistant's between them, in turns; the user's is the last."""
         if self.format == "lumos":
-            return self._bos + self._encode(USER + content + ASSISTANT)
-        before, after = self._frame
-        if not any(name in content for name in self._special):  # the ids that the model's own template gives
-            ids: list[int] = self.tokenizer(before + content + after, add_special_tokens=False).input_ids
+            ids = self._bos + self._encode(USER + texts[0] + ASSISTANT)
+            for answer, question in zip(texts[1::2], texts[2::2], strict=True):
+                ids += [*self.completion(answer), *self._encode("\n" + USER + question + ASSISTANT)]
             return ids
-        # Special tokens are the template's own and never the text's: the three parts are encoded apart.
-        frame = [self.tokenizer(part, add_special_tokens=False).input_ids for part in (before, after)]
-        return [*frame[0], *self._encode(content), *frame[1]]
+        frame = self._frame((len(texts) + 1) // 2)
+        if not any(name in text for name in self._special for text in texts):  # the ids that the model's own template gives
+            whole = frame[0] + "".join(text + after for text, after in zip(texts, frame[1:], strict=True))
+            return list(self.tokenizer(whole, add_special_tokens=False).input_ids)
+        # Special tokens are the template's own and never the text's: the parts are encoded apart.
+        ids = list(self.tokenizer(frame[0], add_special_tokens=False).input_ids)
+        for text, after in zip(texts, frame[1:], strict=True):
+            ids += [*self._encode(text), *self.tokenizer(after, add_special_tokens=False).input_ids]
+        return ids
 
-    def planner_prompt(self, task: str) -> list[int]:
-        """Ids that a subgoal sequence for `task` follows."""
-        return self._prompt(PLANNER_INSTRUCTION + TASK + task + ENVIRONMENT)
+    def planner_prompt(self, task: str, history: Sequence[Done] | None = None) -> list[int]:
+        """Ids that a plan for `task` follows; with a history (empty on the first turn), that the next subgoal follows."""
+        if history is None:
+            return self._prompt(PLANNER_INSTRUCTION + TASK + task + ENVIRONMENT)
+        texts = [PLANNER_STEP_INSTRUCTION + TASK + task + ENVIRONMENT]
+        for number, turn in enumerate(history, 1):
+            texts += [planned(number, turn.subgoal), told(number, turn.result)]
+        return self._prompt(*texts)
 
-    def grounder_prompt(self, task: str, tools: str, subgoals: str) -> list[int]:
-        """Ids that the actions for `subgoals` follow; `tools` is the action list with its documentation."""
-        return self._prompt(f"{GROUNDER_INSTRUCTION} {tools}{TASK}{task}{TO_GROUND}{subgoals}")
+    def grounder_prompt(self, task: str, tools: str, subgoals: str, history: Sequence[Done] | None = None) -> list[int]:
+        """Ids that the actions for `subgoals` follow; `tools` is the action list with its documentation.
+
+        With a history `subgoals` is one subgoal, and the turns before it and their results stand before it.
+        """
+        if history is None:
+            return self._prompt(f"{GROUNDER_INSTRUCTION} {tools}{TASK}{task}{TO_GROUND}{subgoals}")
+        lead, texts = f"{GROUNDER_STEP_INSTRUCTION} {tools}{TASK}{task}\n", []
+        for number, turn in enumerate(history, 1):
+            texts += [lead + STEP_TO_GROUND + turn.subgoal, turn.actions]
+            lead = f"The executed result for Subgoal {number} is {shown(turn.result)}.\n"
+        return self._prompt(*texts, lead + STEP_TO_GROUND + subgoals)
 
     def completion(self, text: str) -> list[int]:
         """Ids of an answer, with its end token. Raises ValueError on an empty answer."""
@@ -117,13 +148,15 @@ class Renderer:
             raise ValueError("an empty completion has no tokens to train on or to score")
         return [*ids, self.end]
 
-    def planner_example(self, task: str, subgoals: str) -> Example:
+    def planner_example(self, task: str, subgoals: str, history: Sequence[Done] | None = None) -> Example:
         """What the planner is trained on."""
-        return Example(self.planner_prompt(task), self.completion(subgoals))
+        return Example(self.planner_prompt(task, history), self.completion(subgoals))
 
-    def grounder_example(self, task: str, tools: str, subgoals: str, actions: str) -> Example:
+    def grounder_example(
+        self, task: str, tools: str, subgoals: str, actions: str, history: Sequence[Done] | None = None
+    ) -> Example:
         """What the grounder is trained on, and scored with."""
-        return Example(self.grounder_prompt(task, tools, subgoals), self.completion(actions))
+        return Example(self.grounder_prompt(task, tools, subgoals, history), self.completion(actions))
 
     def decode(self, ids: list[int]) -> str:
         """Text of generated ids, without the end token."""

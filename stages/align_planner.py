@@ -40,7 +40,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     renderer = Renderer(models.load_tokenizer(start), params.format)
     pairs = PAIRS.read(pairs_path)
     kept = pairs.filter(pairs["dropped"].is_null()).join(
-        TASKS.read(layout.TRAIN_TASKS).select("task_id", "text"), on="task_id", maintain_order="left"
+        TASKS.read(layout.TRAIN_TASKS).select("task_id", "text", "turn", "turns"), on="task_id", maintain_order="left"
     )
     chosen, rejected, names, counts = planner_pairs(renderer, kept.to_dicts(), params.max_length)
     seed = seed_of(params.seed, "align_planner", round)

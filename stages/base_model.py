@@ -16,15 +16,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from moat import base_models, layout, models
-from moat.executor import TOOLS, documentation
 from moat.params import EmbeddedModel, LocalModel
 from moat.publish import publish
 from moat.stage import Stage, main, versions
+from moat.tools.docs import documentation
 
 
 def embedded(stage: Stage, settings: EmbeddedModel) -> None:
     """Make, pretrain and publish the embedded model."""
-    phrases = base_models.phrases([documentation(domain) for domain in TOOLS])
+    phrases = base_models.phrases([documentation("arithmetic")], iterative=stage.params.planning == "iterative")
     tokenizer = base_models.word_tokenizer(phrases)
     model = base_models.scratch_model(
         len(tokenizer), settings.hidden_size, settings.layers, settings.heads, settings.positions, settings.seed
@@ -40,7 +40,7 @@ def embedded(stage: Stage, settings: EmbeddedModel) -> None:
             advance,
         )
     stage.say(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer):,} tokens, loss {loss:.3f}")
-    facts = stage.facts("base_model", versions=versions("torch", "transformers", "tokenizers"))
+    facts = stage.facts("base_model", "planning", versions=versions("torch", "transformers", "tokenizers"))
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         models.save(model, layout.BASE_MODEL, facts, tokenizer_from=Path(folder))

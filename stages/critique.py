@@ -17,7 +17,7 @@ from collections import Counter
 import polars as pl
 
 from moat import layout
-from moat.executor import Outcome, documentation
+from moat.executor import Outcome
 from moat.judge_prompt import Case
 from moat.judging import Acted, Judge, check_unparsed, criticise
 from moat.schemas.actions import ACTIONS
@@ -25,6 +25,9 @@ from moat.schemas.critiques import CRITIQUES
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import ROUND, Counts, Stage, main
+from moat.toolbox import goal_of, open_toolbox
+from moat.tools.docs import documentation
+from moat.turns import history, shown
 
 
 def candidates(table: pl.DataFrame) -> list[Acted]:
@@ -33,13 +36,14 @@ def candidates(table: pl.DataFrame) -> list[Acted]:
         Acted(
             Case(
                 domain=row["domain"],
-                text=row["text"],
+                text="\n".join([row["text"], *(f"{turn.subgoal} -> {shown(turn.result)}" for turn in history(row) or ())]),
                 tools=documentation(row["domain"]),
                 subgoals=row["subgoals"],
                 actions=row["actions"],
                 gold_actions=row["gold_actions"],
                 gold_answer=row["gold_answer"],
             ),
+            goal_of(row),
             Outcome(row["outcome"]),
             row["finish_reason"] == "stop",
         )
@@ -64,7 +68,7 @@ def run(stage: Stage, round: str) -> None:
 
         return open_judge(settings, stage)
 
-    judgement = criticise(settings, candidates(acted), judge)
+    judgement = criticise(settings, candidates(acted), open_toolbox(stage, acted["domain"]), judge)
     check_unparsed(judgement.answers, params.limits.max_unparsed)
     table = [
         {

@@ -21,6 +21,8 @@ from moat.schemas.tasks import TASKS
 from moat.seeds import seed_of
 from moat.stage import PREV, ROUND, Counts, Stage, main
 from moat.tokens import Renderer
+from moat.toolbox import goal_of, open_toolbox
+from moat.turns import history, subgoal_of
 
 
 def run(stage: Stage, round: str, prev: str) -> None:
@@ -38,15 +40,15 @@ def run(stage: Stage, round: str, prev: str) -> None:
     requests = [
         acting.Request(
             row["text"],
-            row["domain"],
-            row["subgoals"],
-            row["gold_answer"],
+            row["subgoals"] if row["turn"] is None else subgoal_of(row["subgoals"]),
+            goal_of(row),
             seed_of(params.seed, "ground", round, row["task_id"], row["k"]),
+            history(row),
         )
         for row in usable.iter_rows(named=True)
     ]
     with stage.progress("grounding", len(requests)) as advance:
-        acts = acting.act(runner, renderer, requests, params.ground, advance)
+        acts = acting.act(runner, renderer, open_toolbox(stage, usable["domain"]), requests, params.ground, advance)
     table = [
         {
             "task_id": task_id,
@@ -54,8 +56,8 @@ def run(stage: Stage, round: str, prev: str) -> None:
             "actions": act.actions,
             "finish_reason": act.finish_reason.value,
             "outcome": act.outcome.value,
-            "answer": act.answer,
-            "message": act.message,
+            "answer": act.execution.answer,
+            "message": act.execution.message,
         }
         for (task_id, k), act in zip(usable.select("task_id", "k").iter_rows(), acts, strict=True)
         if act.finish_reason

@@ -53,6 +53,8 @@ def candidate_rows(joined: pl.DataFrame, round_key: str, subgoals: Literal["orig
                 "source": row["source"],
                 "domain": row["domain"],
                 "text": row["text"],
+                "turn": row["turn"],
+                "turns": row["turns"][: row["turn"] or 0],
                 "subgoals": row["subgoals"] if replaced is None else replaced,
                 "actions": row["actions"] if origin == "accepted" else row["corrected_actions"],
             }

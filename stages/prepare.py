@@ -1,6 +1,6 @@
 """prepare: tasks and demonstrations from the sources that params.yaml names.
 
-Reads    params.yaml: prepare, rounds' seed
+Reads    params.yaml: prepare, planning, seed
 Writes   data/tasks/{train,eval}.parquet, data/demos/{planner,grounder}.parquet, data/rounds/0/pool.parquet (empty)
 Paper    MOAT, section 5.1: training tasks and the cold start's data
 Differs  the tiny profile generates its tasks; a task whose gold actions do not reach its gold answer is dropped and
@@ -11,24 +11,28 @@ Differs  the tiny profile generates its tasks; a task whose gold actions do not 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from moat import layout
-from moat.executor import TOOLS, Outcome, execute, outcome
+from moat.executor import Outcome
 from moat.params import Stories
 from moat.schemas.demos import DEMOS
 from moat.schemas.sft import SFT
 from moat.schemas.tasks import TASKS
-from moat.seeds import content_id, seed_of
+from moat.seeds import seed_of
+from moat.sources.base import Metric, Record, Turn
 from moat.stage import Counts, Stage, main
+from moat.tasks import demo_rows, task_row, turn_rows
 from moat.tokens import Role
+from moat.toolbox import Toolbox, goal_of
 from moat.worlds.stories import Story, stories
 
-DOMAIN = "maths"
 GOLD_FAILS = "gold actions miss the gold answer"
 Row = dict[str, Any]
+CANONICAL = "numbers"  # the style of a story's gold plan, whatever its annotators write
 
 
 def normalised(text: str) -> str:
@@ -36,48 +40,55 @@ def normalised(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def task_row(name: str, source: Stories, story: Story) -> Row:
-    """One row of the tasks table."""
-    return {
-        "task_id": content_id(name, story.text, story.answer),
-        "source": name,
-        "trained": source.trained,
-        "domain": DOMAIN,
-        "text": story.text,
-        "gold_actions": story.actions,
-        "gold_answer": story.answer,
-    }
+def record(number: int, story: Story, style: str = CANONICAL) -> Record:
+    """A story as a task, with a gold plan in one of its styles."""
+    goals = [goal.partition(": ")[2] for goal in story.plans[style].split("; ")]
+    return Record(
+        number=number,
+        text=story.text,
+        domain="arithmetic",
+        metric=Metric.NUMBER,
+        gold_answer=story.answer,
+        subgoals=story.plans[style],
+        actions=story.actions,
+        turns=tuple(Turn(goal, action) for goal, action in zip(goals, story.actions.split("; "), strict=True)),
+    )
 
 
-def demo_rows(name: str, drawn: list[Story], role: Role, shares: dict[Any, float], seed: int) -> list[Row]:
-    """One demonstration per story, in the style that the role's annotators happened to write."""
-    rng = np.random.default_rng(seed_of(seed, "styles", name, role))
-    styles = rng.choice(list(shares), size=len(drawn), p=list(shares.values()))
-    rows = []
-    for story, style in zip(drawn, styles.tolist(), strict=True):
-        task_id = content_id(name, story.text, story.answer)
-        plan = story.plans[style]
-        rows.append(
-            {
-                "demo_id": content_id(task_id, role, plan),
-                "task_id": task_id,
-                "source": name,
-                "domain": DOMAIN,
-                "style": style,
-                "text": story.text,
-                "subgoals": plan,
-                "actions": story.actions,
-            }
-        )
-    return rows
+@dataclass
+class Drawn:
+    """What a source gives: tasks of the rounds, tasks to evaluate on, and per role what is demonstrated, with its style."""
+
+    train: list[Record]
+    evaluation: list[Record]
+    demos: dict[Role, list[tuple[Record, str | None]]]
+
+
+def story_source(name: str, source: Stories, seed: int, taken: set[tuple[int | str, ...]]) -> Drawn:
+    """Draw stories; each role's annotators write in the styles that they happen to prefer."""
+    own = f"{source.draw}/{seed}/{name}"
+    shape = (source.steps, source.distractors)
+    drawn = list(stories(source.family, "train", source.n_demos, *shape, f"{own}/train", taken))
+    held = stories(source.family, "eval", source.n_eval, *shape, f"{own}/eval", taken)
+    demos: dict[Role, list[tuple[Record, str | None]]] = {}
+    for role in Role:
+        shares = dict(getattr(source, STYLES[role]))
+        rng = np.random.default_rng(seed_of(seed, "styles", name, role))
+        styles = rng.choice(list(shares), size=len(drawn), p=list(shares.values())).tolist()
+        demos[role] = [(record(n, one, style), style) for n, (one, style) in enumerate(zip(drawn, styles, strict=True), 1)]
+    return Drawn(
+        [record(n, one) for n, one in enumerate(drawn[: source.n_train], 1)],
+        [record(n, one) for n, one in enumerate(held, 1)],
+        demos,
+    )
 
 
 STYLES = {Role.PLANNER: "planner_styles", Role.GROUNDER: "grounder_styles"}  # the setting that only this role's table reads
 
 
-def gold_fails(row: Row) -> bool:
+def gold_fails(row: Row, toolbox: Toolbox) -> bool:
     """Whether the gold actions miss the gold answer when they are run with the real tools."""
-    return outcome(execute(row["gold_actions"], TOOLS[row["domain"]]), row["gold_answer"]) is not Outcome.REACHED
+    return toolbox.outcome(row["gold_actions"], goal_of(row)) is not Outcome.REACHED
 
 
 class ContaminatedError(ValueError):
@@ -97,7 +108,7 @@ def decontaminate(train: list[Row], evaluation: list[Row]) -> None:
 
 def facts(stage: Stage, *without: str) -> dict[str, Any]:
     """What a table of this stage comes from; without the settings that it does not depend on, so that it stays the same."""
-    told = stage.facts("seed", "prepare.sources")
+    told = stage.facts("seed", "planning", "prepare.sources")
     sources = {
         name: {key: value for key, value in source.items() if key not in without}
         for name, source in told["params"]["prepare.sources"].items()
@@ -110,24 +121,24 @@ def run(stage: Stage) -> None:
     params = stage.params
     outputs = [layout.TRAIN_TASKS, layout.EVAL_TASKS, *map(layout.demos, Role), layout.table("pool", "0")]
     stage.header("tasks, splits and demonstrations", [], outputs)
+    toolbox, planning = Toolbox(), params.planning
     train: list[Row] = []
     evaluation: list[Row] = []
     demos: dict[Role, list[Row]] = {role: [] for role in Role}
     taken: set[tuple[int | str, ...]] = set()
     for name, source in params.prepare.sources.items():
-        seed = f"{source.draw}/{params.seed}/{name}"
-        shape = (source.steps, source.distractors)
-        drawn = list(stories(source.family, "train", source.n_demos, *shape, f"{seed}/train", taken))
-        train += [task_row(name, source, story) for story in drawn[: source.n_train]]
-        demos[Role.PLANNER] += demo_rows(name, drawn, Role.PLANNER, dict(source.planner_styles), params.seed)
-        demos[Role.GROUNDER] += demo_rows(name, drawn, Role.GROUNDER, dict(source.grounder_styles), params.seed)
-        held = stories(source.family, "eval", source.n_eval, *shape, f"{seed}/eval", taken)
-        evaluation += [task_row(name, source, story) for story in held]
+        drawn = story_source(name, source, params.seed, taken)
+        asked = [task_row(name, source.trained, one, planning, toolbox) for one in drawn.train]
+        train += [turn for row in asked for turn in turn_rows(row)] if planning == "iterative" else asked
+        evaluation += [task_row(name, source.trained, one, planning, toolbox) for one in drawn.evaluation]
+        for role, shown in drawn.demos.items():
+            for one, style in shown:
+                demos[role] += demo_rows(task_row(name, source.trained, one, planning, toolbox), role, style)
         stage.say(f"{name}: {source.n_train:,} train, {source.n_demos:,} demonstrated, {source.n_eval:,} eval")
     kept: list[list[Row]] = []
     counts: list[Counts] = []
     for rows in (train, evaluation):
-        good = [row for row in rows if not gold_fails(row)]
+        good = [row for row in rows if not gold_fails(row, toolbox)]
         kept.append(good)
         counts.append(Counts(len(rows), len(good), {GOLD_FAILS: len(rows) - len(good)}))
     decontaminate(*kept)

@@ -2,6 +2,7 @@
 
 Reads    data/tasks/train.parquet, models/planner/{prev}; params.yaml: sample, format, seed, limits
 Writes   data/rounds/{round}/subgoals.parquet
+Differs  under iterative planning the unit is a turn: K next subgoals, given the gold turns before
 Paper    MOAT, section 4.1: K = 15 at temperature 1.0; top_p 0.95 and 512 tokens are the authors' code
 
     python -m moat.launch stages/sample.py --round 1 --prev 0
@@ -19,12 +20,15 @@ from moat.schemas.tasks import TASKS
 from moat.seeds import seed_of
 from moat.stage import PREV, ROUND, Counts, Stage, main
 from moat.tokens import Renderer
+from moat.turns import history, subgoal_of
 
 
-def why_dropped(text: str, reason: FinishReason) -> str | None:
-    """Why a candidate goes no further, or None."""
+def why_dropped(text: str, reason: FinishReason, *, turn: bool = False) -> str | None:
+    """Why a candidate goes no further, or None. A turn at which the planner stops too early has nothing to ground."""
     if reason is FinishReason.LENGTH:
         return "length"
+    if turn and subgoal_of(text) is None:
+        return "stop"
     return None if text.strip() else "empty"
 
 
@@ -35,14 +39,16 @@ def run(stage: Stage, round: str, prev: str) -> None:
     tasks = TASKS.read(layout.TRAIN_TASKS)
     runner = models.runner(stage, model, params.limits.max_failed)
     renderer = Renderer(models.load_tokenizer(model), params.format)
+    turns = [turn is not None for turn in tasks["turn"] for _ in range(params.sample.k)]
     keys = [(task, k) for task in tasks["task_id"] for k in range(params.sample.k)]
-    prompts = [ids for text in tasks["text"] for ids in [renderer.planner_prompt(text)] * params.sample.k]
+    asked = [renderer.planner_prompt(task["text"], history(task)) for task in tasks.iter_rows(named=True)]
+    prompts = [ids for prompt in asked for ids in [prompt] * params.sample.k]
     seeds = [seed_of(params.seed, "sample", round, task, k) for task, k in keys]
     decoding = Decoding(params.sample.temperature, params.sample.top_p, params.sample.max_new_tokens)
     with stage.progress("sampling", len(keys)) as advance:
         made = runner.generate(prompts, seeds, decoding, advance)
     table = []
-    for (task, k), seed, generation in zip(keys, seeds, made, strict=True):
+    for (task, k), seed, generation, turn in zip(keys, seeds, made, turns, strict=True):
         text = renderer.decode(generation.ids) if generation else ""
         table.append(
             {
@@ -53,7 +59,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
                 "n_tokens": len(generation.ids) if generation else 0,
                 "logprob": generation.logprob if generation else 0.0,
                 "seed": seed,
-                "dropped": why_dropped(text, generation.finish_reason) if generation else ENGINE_FAILED,
+                "dropped": why_dropped(text, generation.finish_reason, turn=turn) if generation else ENGINE_FAILED,
             }
         )
     drops = Counter(row["dropped"] for row in table)

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 
 from moat import layout, models
-from moat.examples import OVER_LENGTH
-from moat.executor import documentation
+from moat.examples import OVER_LENGTH, gold_example
 from moat.rows import ENGINE_FAILED, answered, tell
 from moat.schemas.scores import SCORES
 from moat.schemas.subgoals import SUBGOALS
@@ -39,7 +38,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     renderer = Renderer(models.load_tokenizer(model), params.format)
     keys, examples = [], []
     for row in usable.iter_rows(named=True):
-        example = renderer.grounder_example(row["text"], documentation(row["domain"]), row["subgoals"], row["gold_actions"])
+        example = gold_example(renderer, row, "gold_actions")
         if len(example) <= params.max_length:
             keys.append((row["task_id"], row["k"]))
             examples.append(example)

@@ -33,7 +33,7 @@ def stage_module():
 
     def load(name):
         spec = importlib.util.spec_from_file_location(f"stage_{name}", ROOT / "stages" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
 
@@ -46,10 +46,10 @@ def tokenizer():
     import torch
 
     from moat.base_models import phrases, word_tokenizer
-    from moat.executor import TOOLS, documentation
+    from moat.tools.docs import documentation
 
     torch.set_num_threads(1)
-    return word_tokenizer(phrases([documentation(domain) for domain in TOOLS]))
+    return word_tokenizer(phrases([documentation("arithmetic")]))
 
 
 @pytest.fixture(scope="session")

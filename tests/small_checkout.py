@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from moat import layout
-from moat.executor import TOOLS, execute, outcome
+from moat.executor import execute, outcome
 from moat.machine import Machine
 from moat.params import load, yaml
 from moat.schemas.actions import ACTIONS
@@ -24,6 +24,7 @@ from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.seeds import seed_of
 from moat.tokens import Renderer
+from moat.tools.maths import CALCULATOR_TOOLS
 
 ROOT = Path(__file__).resolve().parent.parent
 PLANS = (
@@ -132,7 +133,7 @@ class Builder:
             if right
             else self.random.choice(["R1 = Calculator(1 + 1)", "R1 = Calculator(", "R1 = Find(1)"])
         )
-        done = execute(text, TOOLS[task["domain"]])
+        done = execute(text, CALCULATOR_TOOLS)
         act = name | {"actions": text, "finish_reason": self.random.choice(["stop"] * 4 + ["length"])}
         came = outcome(done, task["gold_answer"]).value
         return row, score, act | {"outcome": came, "answer": done.answer, "message": done.message}
@@ -176,13 +177,13 @@ class Builder:
         for task in tasks:
             own = [other["task_id"] for other in tasks if other["source"] == task["source"]]
             text = self.random.choice([task["gold_actions"], "R1 = Calculator(2)"])
-            done = execute(text, TOOLS[task["domain"]])
+            done = execute(text, CALCULATOR_TOOLS)
             came = outcome(done, task["gold_answer"]).value
-            copied = ("task_id", "source", "trained", "text", "gold_actions", "gold_answer")
+            copied = ("task_id", "source", "trained", "metric", "text", "gold_actions", "gold_answer")
             rows.append(
                 {name: task[name] for name in copied}
-                | {"subgoals": PLANS[0], "actions": text, "outcome": came, "answer": done.answer}
-                | {"metric": "number", "score": float(came == "reached"), "f1": None, "element": None, "n_turns": 1}
+                | {"subgoals": PLANS[0], "actions": text, "turns": [], "n_turns": 1, "outcome": came, "answer": done.answer}
+                | {"score": float(came == "reached"), "f1": None, "element": None}
                 | {"success": came == "reached", "nll": 0.5, "samples": list(PLANS[:2]), "samples_nll": [0.5, math.nan]}
                 | {"control_task_id": own[(own.index(task["task_id"]) + 1) % len(own)]}
                 | {"control_outcome": "not_reached", "control_nll": 0.9}

@@ -13,6 +13,7 @@ from moat.actions import (
     parse,
     references,
     render,
+    split_values,
     substitute,
 )
 
@@ -34,9 +35,13 @@ names = st.integers(1, 999).map("R{}".format)
 @st.composite
 def action_lists(draw):
     actions = []
-    for name in draw(st.lists(names, min_size=1, max_size=5, unique=True)):
+    left = draw(st.lists(names, min_size=1, max_size=8, unique=True))
+    while left:
+        name, *left = left
         if draw(st.booleans()):
-            actions.append(Action(name, draw(tools), draw(balanced)))
+            others = tuple(left[: draw(st.integers(0, 2))])
+            left = left[len(others) :]
+            actions.append(Action(name, draw(tools), draw(balanced), others))
         else:
             actions.append(Action(name, None, draw(names)))
     return tuple(actions)
@@ -252,3 +257,128 @@ def test_a_missing_result_is_named():
     with pytest.raises(UndefinedReference) as caught:
         substitute("R1 + R10", {"R1": "3"})
     assert caught.value.name == "R10"
+
+
+# --- several results -----------------------------------------------------------------------------------------------
+
+
+def test_an_action_may_give_several_results():
+    assert parse("R1, R2 = SolveEquation(x + y = 3, x - y = 1); R3 = R2") == (
+        Action("R1", "SolveEquation", "x + y = 3, x - y = 1", ("R2",)),
+        Action("R3", None, "R2"),
+    )
+
+
+def test_several_names_are_written_with_a_comma_and_a_space():
+    assert render(parse("R1 ,R2,  R3=T(a)")) == "R1, R2, R3 = T(a)"
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("R1, R2 = R3", 9),
+        ("R1, = T(a)", 0),
+        ("R1, R1 = T(a)", 0),
+        ("R1 = T(a); R2, R1 = T(b)", 11),
+        ("R1, x = T(a)", 0),
+        ("R1 R2 = T(a)", 0),
+    ],
+)
+def test_names_that_are_no_list_of_new_results_are_refused(text, position):
+    with pytest.raises(ActionSyntaxError) as caught:
+        parse(text)
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize(
+    ("result", "values"),
+    [
+        ("6", ("6",)),
+        ("-2, 2", ("-2", "2")),
+        ("x = 1, y = 2/3", ("1", "2/3")),
+        ("(0, 1], 3", ("(0, 1]", "3")),
+        ("x == 1", ("x == 1",)),
+        ("", ("",)),
+    ],
+)
+def test_the_values_of_a_result_stand_between_its_outer_commas(result, values):
+    assert split_values(result) == values
+
+
+# --- quotes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trap(29)
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('R1 = QA([R0], Question: what does ":)" mean?); R2 = R1', '[R0], Question: what does ":)" mean?'),
+        ('R1 = TYPE(Env, QUERY: box, TEXT: "f(x"); R2 = R1', 'Env, QUERY: box, TEXT: "f(x"'),
+        ('R1 = T("(((", ")"); R2 = R1', '"(((", ")"'),
+        ('R1 = T("a); b" (c)); R2 = R1', '"a); b" (c)'),
+    ],
+)
+def test_a_bracket_between_double_quotes_need_not_balance(text, arguments):
+    first, second = parse(text)
+    assert (first.arguments, second) == (arguments, Action("R2", None, "R1"))
+
+
+@pytest.mark.parametrize("text", ['R1 = T(12" (30 cm) pipe)', 'R1 = T("a(" b)")', 'R1 = T("a") \n R2 = T(b")'])
+def test_what_reads_without_quotes_reads_as_if_they_meant_nothing(text):
+    assert "".join(f"{action.name} = T({action.arguments})" for action in parse(text)).count('"') == text.count('"')
+
+
+@pytest.mark.parametrize(
+    ("text", "position"), [("R1 = T(')')", 9), ('R1 = T(:") )', 11), ('R1 = T("a(" b', 6), ('R1 = T(")\n")', 10)]
+)
+def test_other_quotes_do_not_hide_brackets(text, position):
+    with pytest.raises(ActionSyntaxError) as caught:
+        parse(text)
+    assert caught.value.position == position
+
+
+# --- sizes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trap(29)
+def test_ten_thousand_actions_parse_and_render():
+    text = "; ".join(f"R{i} = Calculator(R{max(i - 1, 1)} + {i} * (2 + 3))" for i in range(1, 10_001))
+    actions = parse(text)
+    assert (len(actions), actions[-1].name) == (10_000, "R10000")
+    assert render(actions) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["R1 = T(" * 70_000, "R1 = T(" + "()" * 240_000, "R1 = T(" + '"' * 490_000, "R1, " * 120_000]
+)
+def test_a_long_text_that_is_no_sequence_is_a_syntax_error(text):
+    with pytest.raises(ActionSyntaxError):
+        parse(text)
+
+
+# --- every text ----------------------------------------------------------------------------------------------------
+
+texts = (
+    st.text(st.characters(), max_size=60)
+    | st.text('R12=(),"; \nTx[', max_size=60)
+    | st.lists(
+        st.sampled_from(["R1", "R2", ", ", " = ", "T(", ")", "; ", "\n", '"', "a", "(", "R3 = T(b)"]), max_size=20
+    ).map("".join)
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(texts)
+def test_a_text_that_parses_is_a_fixed_point_of_rendering(text):
+    try:
+        actions = parse(text)
+    except ActionSyntaxError:
+        return
+    canonical = render(actions)
+    assert (parse(canonical), render(parse(canonical))) == (actions, canonical)
+
+
+@LIGHT
+@given(action_lists(), st.sampled_from([";", "\n", " ;\n", "; "]), st.sampled_from(["", " ", ";"]))
+def test_separators_and_spaces_do_not_change_the_actions(actions, separator, end):
+    assert parse(separator.join(render([action]) for action in actions) + end) == actions

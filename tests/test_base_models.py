@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moat.base_models import pretrain, scratch_model, word_tokenizer
-from moat.executor import documentation
 from moat.tokens import Renderer
+from moat.tools.docs import documentation
 from moat.worlds.stories import STYLES, lexicon, story
 
 QUICK = settings(deadline=None, max_examples=200)
@@ -77,7 +77,7 @@ def test_a_story_is_words_and_not_letters(tokenizer, encode, seed):
 def test_a_prompts_frame_is_a_few_tokens(tokenizer):
     """Instructions and the tools' documentation are single tokens: an empty task leaves a prompt of under 12."""
     renderer = Renderer(tokenizer, "lumos")
-    assert len(renderer.grounder_prompt("", documentation("maths"), "")) < 12
+    assert len(renderer.grounder_prompt("", documentation("arithmetic"), "")) < 12
     assert len(renderer.planner_prompt("")) < 8
 
 

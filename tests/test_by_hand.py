@@ -14,12 +14,13 @@ import polars as pl
 import pytest
 
 from moat.critic import Verdict, judge
-from moat.executor import TOOLS as DOMAINS
 from moat.executor import Outcome, execute, outcome
 from moat.mixing import draw_initial, first_of_equal
 from moat.pairs import GAP, Candidate, pick
 from moat.scoring import mean_nll, perplexity
 from moat.summary import premise
+from moat.toolbox import Goal, Toolbox
+from moat.tools.maths import CALCULATOR_TOOLS
 
 L2 = math.log(2)
 LOGPROBS = (
@@ -36,7 +37,7 @@ ACTED = ("R1 = Calculator(4 * 5)", "R1 = Calculator(4 -", "R1 = Calculator(5 + 4
 
 def scored():
     nlls = [mean_nll(np.array(row), include_end=False) for row in LOGPROBS]
-    came = [outcome(execute(actions, DOMAINS["maths"]), ANSWER) for actions in ACTED]
+    came = [outcome(execute(actions, CALCULATOR_TOOLS), ANSWER) for actions in ACTED]
     return [Candidate(k, PLANS[k], nlls[k], perplexity(nlls[k]), came[k] is Outcome.REACHED) for k in range(3)]
 
 
@@ -81,11 +82,11 @@ def test_the_verdicts():
         judge(
             "executor",
             "gold",
-            came=outcome(execute(actions, DOMAINS["maths"]), ANSWER),
+            came=outcome(execute(actions, CALCULATOR_TOOLS), ANSWER),
             finished=True,
-            domain="maths",
+            goal=Goal("arithmetic", ANSWER),
             gold_actions=GOLD,
-            gold_answer=ANSWER,
+            toolbox=Toolbox(),
         )
         for actions in ACTED
     ]

@@ -13,6 +13,7 @@ from moat.schemas.demos import DEMOS
 from moat.schemas.subgoals import SUBGOALS
 from moat.stage import Stage
 from moat.tokens import Renderer
+from tests.rows import demo, task
 
 PLAN = "Subgoal 1: Add 5 to 4; Subgoal 2: Add 2 to the result"
 
@@ -104,10 +105,7 @@ def test_one_plan_per_task_cannot_repeat_itself():
 def place(tmp_path, monkeypatch, root):
     """A folder with the planner's demonstrations, and the stage in it."""
     monkeypatch.chdir(tmp_path)
-    own = {"source": "stories", "domain": "maths", "style": None, "text": "How many?", "actions": "R1 = Calculator(1)"}
-    rows = [
-        own | {"demo_id": str(n), "task_id": str(n), "subgoals": text} for n, text in enumerate((PLAN, "Subgoal 1: Add 5"))
-    ]
+    rows = [demo(str(n), subgoals=text) for n, text in enumerate((PLAN, "Subgoal 1: Add 5"))]
     DEMOS.write(layout.demos("planner"), rows, {})
     return Stage("sample", params.load(root / "params.yaml"), Machine(scratch="scratch"), tmp_path)
 
@@ -169,8 +167,7 @@ def test_the_stage_asks_before_it_publishes(place, tokenizer, stage_module, monk
     from moat.engines.base import FinishReason, Generation
     from moat.schemas.tasks import TASKS
 
-    own = {"source": "stories", "trained": True, "domain": "maths", "gold_actions": "R1 = Calculator(1)", "gold_answer": "1"}
-    TASKS.write(layout.TRAIN_TASKS, [own | {"task_id": name, "text": "How many?"} for name in "ab"], {})
+    TASKS.write(layout.TRAIN_TASKS, [task(name) for name in "ab"], {})
     layout.model("planner", "1").mkdir(parents=True)
     ids = tokenizer(PLAN, add_special_tokens=False).input_ids
     same = Generation(ids=ids, finish_reason=FinishReason.STOP, logprob=-1.0)

@@ -5,9 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moat.critic import Answer, Verdict, corrected, judge, judged
-from moat.executor import TOOLS, Outcome, execute, outcome
+from moat.executor import Outcome, execute, outcome
+from moat.toolbox import Goal, Toolbox
+from moat.tools.maths import CALCULATOR_TOOLS
 
 GOLD, ANSWER = "R1 = Calculator(4 + 5)", "9"
+GOAL, TOOLBOX = Goal("arithmetic", ANSWER), Toolbox()
 BAD_GOLDS = {
     "does not parse": "R1 = Calculator(4 +",
     "misses": "R1 = Calculator(4 + 6)",
@@ -20,7 +23,7 @@ BAD_GOLDS = {
 
 
 def verdict(came, kind="executor", on_failure="gold", finished=True, gold=GOLD):
-    return judge(kind, on_failure, came=came, finished=finished, domain="maths", gold_actions=gold, gold_answer=ANSWER)
+    return judge(kind, on_failure, came=came, finished=finished, goal=GOAL, gold_actions=gold, toolbox=TOOLBOX)
 
 
 def test_what_reached_the_answer_is_accepted():
@@ -64,7 +67,7 @@ def test_no_critic_rejects_blank_actions():
 def test_a_judge_cannot_accept_blank_actions(kind, gold):
     """Even where no gold answer tells that they fail."""
     answer = Answer(Verdict.ACCEPT, None, None, "fine", "Verdict: accept")
-    critique = judged(kind, answer, came=Outcome.EMPTY, finished=True, domain="maths", gold_answer=gold)
+    critique = judged(kind, answer, came=Outcome.EMPTY, finished=True, goal=Goal("arithmetic", gold), toolbox=TOOLBOX)
     assert (critique.verdict, critique.reason) == (Verdict.REJECT, "judge: fine; but no actions")
 
 
@@ -83,8 +86,8 @@ def test_a_correction_that_misses_the_gold_answer_is_rejected(gold):
 )
 def test_whatever_is_trained_on_reaches_the_answer(actions, came, finished):
     """For any correction text: a correction counts exactly when executing it reaches the gold answer."""
-    reaches = outcome(execute(actions, TOOLS["maths"]), ANSWER) is Outcome.REACHED
-    assert (corrected(actions, "maths", ANSWER, "why").verdict is Verdict.CORRECT) == reaches
+    reaches = outcome(execute(actions, CALCULATOR_TOOLS), ANSWER) is Outcome.REACHED
+    assert (corrected(actions, GOAL, TOOLBOX, "why").verdict is Verdict.CORRECT) == reaches
     critique = verdict(came, finished=finished, gold=actions)
     if critique.verdict is Verdict.ACCEPT:
         assert came is Outcome.REACHED

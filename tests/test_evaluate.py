@@ -13,6 +13,7 @@ from moat.machine import Machine
 from moat.schemas.evals import EVALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage
+from tests.rows import task
 
 GOLD = "R1 = Calculator(4 + 5)"
 WRITES = {"planner": "Subgoal 1: Add 5 to 4", "grounder": GOLD}
@@ -38,8 +39,8 @@ def place(tmp_path, monkeypatch, root, tokenizer):
     """Three evaluation tasks and two model folders; `opened` holds (role, which earlier engines were still alive),
     `asked` the role, temperature and token limit of every call."""
     monkeypatch.chdir(tmp_path)
-    own = {"source": "stories", "trained": True, "domain": "maths", "gold_actions": GOLD, "gold_answer": "9"}
-    TASKS.write(layout.EVAL_TASKS, [own | {"task_id": name, "text": f"How many {name}?"} for name in "abc"], {})
+    tasks = [task(name, text=f"How many {name}?", gold_actions=GOLD, gold_answer="9") for name in "abc"]
+    TASKS.write(layout.EVAL_TASKS, tasks, {})
     for role in WRITES:
         layout.model(role, "1").mkdir(parents=True)
         (layout.model(role, "1") / "config.json").write_text(role)

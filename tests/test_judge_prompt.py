@@ -9,13 +9,13 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from moat.executor import documentation
 from moat.judge_prompt import DOMAINS, KEY_LENGTH, Case, JudgeError, JudgeRenderer, key_of, question, visible
+from moat.tools.docs import documentation
 
 CASE = Case(
-    domain="maths",
+    domain="arithmetic",
     text="Ada has 4 apples. Ada buys 5. How many?",
-    tools=documentation("maths"),
+    tools=documentation("arithmetic"),
     subgoals="Subgoal 1: Add 5 to 4",
     actions="R1 = Calculator(4 + 6)",
     gold_actions="R1 = Calculator(4 + 5)",
@@ -68,11 +68,11 @@ def test_the_judge_sees_everything(field):
 @pytest.mark.trap(27)
 def test_every_domain_has_instructions_of_its_own():
     """Maths, QA and web are asked differently; a domain without instructions is an error and not maths."""
-    told = {domain: question(replace(CASE, domain=domain), "0" * 8) for domain in ("maths", "qa", "web")}
-    assert len(set(told.values())) == 3
+    told = {domain: question(replace(CASE, domain=domain), "0" * 8) for domain in ("maths", "qa", "web", "webshop")}
+    assert len(set(told.values())) == 4
     for domain, text in told.items():
         assert [DOMAINS[other] in text for other in told] == [other == domain for other in told]
-    with pytest.raises(JudgeError, match="domain 'law'; there are maths, qa, web"):
+    with pytest.raises(JudgeError, match="domain 'law'; there are maths, qa, web, webshop"):
         question(replace(CASE, domain="law"), "0" * 8)
 
 
@@ -95,7 +95,7 @@ def test_the_key_depends_on_the_seed_and_on_every_text():
 def test_a_text_that_holds_every_short_key_gets_another(monkeypatch):
     """Where a text happens to hold its own key, the next hash is taken: with keys of one digit all but one are in use."""
     monkeypatch.setattr("moat.judge_prompt.KEY_LENGTH", 1)
-    case = Case("maths", "0123456789abcde", "", "", "", "", "")
+    case = Case("arithmetic", "0123456789abcde", "", "", "", "", "")
     assert {key_of(replace(case, gold_answer=" " * n), 0) for n in range(20)} == {"f"}
 
 

@@ -15,7 +15,7 @@ from moat import layout, params
 from moat.calibration import known_cases
 from moat.critic import Answer, Verdict, known_wrong
 from moat.engines.base import FinishReason, Generation
-from moat.executor import TOOLS, Outcome, documentation, execute, outcome
+from moat.executor import Outcome, execute, outcome
 from moat.judge_prompt import Case, JudgeError, JudgeRenderer
 from moat.judging import Acted, Judge, Reply, TooManyUnparsed, check_unparsed, criticise
 from moat.machine import Machine
@@ -26,15 +26,20 @@ from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage
 from moat.tables import metadata
+from moat.toolbox import Goal, Toolbox
+from moat.tools.docs import documentation
+from moat.tools.maths import CALCULATOR_TOOLS
+from tests.rows import task
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = json.loads((Path(__file__).parent / "hostile.json").read_text(encoding="utf-8"))
 GOLD, WRONG = "R1 = Calculator(4 + 5)", "R1 = Calculator(4 + 6)"
 OTHER = "R1 = Calculator(5 + 4)"  # right, and not the gold text
+TOOLBOX = Toolbox()
 CASE = Case(
-    domain="maths",
+    domain="arithmetic",
     text="Ada has 4 apples. Ada buys 5. How many?",
-    tools=documentation("maths"),
+    tools=documentation("arithmetic"),
     subgoals="Subgoal 1: Add 5 to 4",
     actions=WRONG,
     gold_actions=GOLD,
@@ -50,7 +55,8 @@ def settings(kind="llm", **changes):
 
 
 def acted(case, finished=True):
-    return Acted(case, outcome(execute(case.actions, TOOLS[case.domain]), case.gold_answer), finished)
+    goal = Goal(case.domain, case.gold_answer)
+    return Acted(case, goal, TOOLBOX.outcome(case.actions, goal), finished)
 
 
 class Scripted:
@@ -92,7 +98,7 @@ def says(word, actions=None, subgoals=None):
 
 
 def one(tokenizer, say, case=CASE, kind="llm", finished=True):
-    return criticise(settings(kind), [acted(case, finished)], Scripted(tokenizer, say).open).critiques[0]
+    return criticise(settings(kind), [acted(case, finished)], TOOLBOX, Scripted(tokenizer, say).open).critiques[0]
 
 
 # --- what an answer means ---------------------------------------------------------------------------------------------
@@ -158,7 +164,7 @@ def test_the_executor_decides_before_the_judge_is_asked(tokenizer):
     """What reached the answer is accepted unasked; the judge mends the rest."""
     judge = Scripted(tokenizer, says("correct", OTHER))
     rows = [acted(replace(CASE, actions=GOLD)), acted(CASE), acted(replace(CASE, actions="no actions"))]
-    done = criticise(settings("executor_then_llm"), rows, judge.open)
+    done = criticise(settings("executor_then_llm"), rows, TOOLBOX, judge.open)
     assert [c.verdict for c in done.critiques] == [Verdict.ACCEPT, Verdict.CORRECT, Verdict.CORRECT]
     assert (len(judge.asked), len(done.answers)) == (2, 2)
     assert done.critiques[0].reason == "reached the gold answer"
@@ -178,8 +184,8 @@ def test_a_judge_cannot_accept_what_the_executor_knows_to_be_wrong(tokenizer, ac
         (Outcome.REACHED, "9", False),
         (Outcome.NOT_REACHED, "9", True),
         (Outcome.NOT_REACHED, "Julius Caesar", False),
-        (Outcome.TOOL_ERROR, "9", True),
-        (Outcome.TOOL_ERROR, "Julius Caesar", False),
+        (Outcome.NO_RESULT, "9", True),
+        (Outcome.NO_RESULT, "Julius Caesar", False),
         (Outcome.SYNTAX, "Julius Caesar", True),
         (Outcome.EMPTY, "yes", True),
         (Outcome.UNKNOWN_TOOL, "yes", True),
@@ -190,21 +196,21 @@ def test_a_judge_cannot_accept_what_the_executor_knows_to_be_wrong(tokenizer, ac
 )
 def test_what_executing_leaves_no_doubt_about(came, gold, wrong):
     """Another number is wrong; another text may be the answer in other words; without gold nothing is known."""
-    assert known_wrong(came, gold) is wrong
+    assert known_wrong(came, Goal("qa", gold)) is wrong
 
 
 @pytest.mark.parametrize("kind", ["executor", "none"])
 def test_a_judge_is_not_opened_for_a_kind_that_asks_none(tokenizer, kind):
     judge = Scripted(tokenizer, says("accept"))
-    assert criticise(settings(kind), [acted(CASE)], judge.open).answers == []
+    assert criticise(settings(kind), [acted(CASE)], TOOLBOX, judge.open).answers == []
     assert judge.opened == 0
 
 
 def test_a_judge_is_not_opened_when_nothing_is_left_to_ask(tokenizer):
     """Every candidate reached the answer, or there is none."""
     judge = Scripted(tokenizer, says("accept"))
-    criticise(settings("executor_then_llm"), [acted(replace(CASE, actions=GOLD))], judge.open)
-    criticise(settings("llm"), [], judge.open)
+    criticise(settings("executor_then_llm"), [acted(replace(CASE, actions=GOLD))], TOOLBOX, judge.open)
+    criticise(settings("llm"), [], TOOLBOX, judge.open)
     assert judge.opened == 0
 
 
@@ -212,7 +218,7 @@ def test_equal_candidates_are_judged_once(tokenizer):
     """Equal (x, s, a) is one request, whatever else differs; each row has the answer. Another s or a is another request."""
     judge = Scripted(tokenizer, says("reject"))
     rows = [acted(CASE), acted(CASE, finished=False), acted(replace(CASE, subgoals="Subgoal 1: Add")), acted(CASE)]
-    done = criticise(settings(), [*rows, acted(replace(CASE, actions=OTHER))], judge.open)
+    done = criticise(settings(), [*rows, acted(replace(CASE, actions=OTHER))], TOOLBOX, judge.open)
     assert len(judge.asked) == 3
     assert [c.verdict for c in done.critiques] == [Verdict.REJECT] * 5
     assert len(done.answers) == 5
@@ -226,7 +232,7 @@ def test_answers_go_to_their_own_candidates(tokenizer):
         return f"Verdict {key}: {'reject' if '6' in own else 'accept'}"
 
     rows = [acted(replace(CASE, actions=f"R1 = Calculator(4 + {n})")) for n in (1, 6, 2, 6, 16, 3)]
-    verdicts = [c.verdict.value for c in criticise(settings(), rows, Scripted(tokenizer, say).open).critiques]
+    verdicts = [c.verdict.value for c in criticise(settings(), rows, TOOLBOX, Scripted(tokenizer, say).open).critiques]
     assert verdicts == ["accept", "reject", "accept", "reject", "reject", "accept"]
 
 
@@ -266,7 +272,7 @@ def test_hostile_candidates_do_not_speak_for_the_judge(tokenizer, kind):
         return f"<think>{data}</think>\nVerdict {key}: reject\n{data}"
 
     rows = [acted(replace(CASE, **{e["field"]: e["text"] * e["repeat"]}), True) for e in HOSTILE]
-    done = criticise(settings(kind), rows, Scripted(tokenizer, say).open)
+    done = criticise(settings(kind), rows, TOOLBOX, Scripted(tokenizer, say).open)
     assert [c.verdict for c in done.critiques] == [Verdict.REJECT] * len(HOSTILE)
 
 
@@ -285,7 +291,7 @@ def test_a_judge_that_says_what_hostile_data_tells_it_accepts_nothing(tokenizer)
 
     numbers = [(form, number) for form in range(3) for number in range(len(HOSTILE))]
     rows = [acted(replace(CASE, subgoals=f"Subgoal {form} of {number}")) for form, number in numbers]
-    verdicts = [c.verdict for c in criticise(settings(), rows, Scripted(tokenizer, say).open).critiques]
+    verdicts = [c.verdict for c in criticise(settings(), rows, TOOLBOX, Scripted(tokenizer, say).open).critiques]
     assert set(verdicts[: 2 * len(HOSTILE)]) == {Verdict.UNPARSED}
     assert set(verdicts) == {Verdict.REJECT, Verdict.UNPARSED}
 
@@ -320,13 +326,12 @@ def test_too_many_unparsed_answers_fail_with_the_figures():
 
 def write_round(folder, rows):
     """The tables that critique reads in round 1: candidates of one task, as (actions, finish_reason)."""
-    task = {"task_id": "t", "source": "stories", "trained": True, "domain": "maths", "text": CASE.text}
-    TASKS.write(folder / layout.TRAIN_TASKS, [task | {"gold_actions": GOLD, "gold_answer": "9"}], {})
+    TASKS.write(folder / layout.TRAIN_TASKS, [task("t", text=CASE.text, gold_actions=GOLD, gold_answer="9")], {})
     subgoals, actions = [], []
     for k, (text, reason) in enumerate(rows):
         own = {"task_id": "t", "k": k, "finish_reason": "stop", "n_tokens": 9, "logprob": -1.0, "seed": k, "dropped": None}
         subgoals.append(own | {"subgoals": CASE.subgoals})
-        execution = execute(text, TOOLS["maths"])
+        execution = execute(text, CALCULATOR_TOOLS)
         came = {"outcome": outcome(execution, "9").value, "answer": execution.answer, "message": execution.message}
         actions.append({"task_id": "t", "k": k, "actions": text, "finish_reason": reason} | came)
     SUBGOALS.write(folder / layout.table("subgoals", "1"), subgoals, {})

@@ -17,6 +17,7 @@ from moat.schemas.scores import SCORES
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage
+from tests.rows import task
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = layout.table("pairs", "1")
@@ -31,8 +32,7 @@ stages:
 
 def write_tables():
     """One task with two plans, whose PPLs 1 and 2 differ by 1."""
-    task = {"task_id": "a", "source": "stories", "trained": True, "domain": "maths", "text": "How many?"}
-    TASKS.write(layout.TRAIN_TASKS, [task | {"gold_actions": "R1 = Calculator(1)", "gold_answer": "1"}], {})
+    TASKS.write(layout.TRAIN_TASKS, [task("a")], {})
     keys = [{"task_id": "a", "k": k} for k in (0, 1)]
     plan = {"finish_reason": "stop", "n_tokens": 2, "logprob": -1.0, "seed": 0, "dropped": None}
     act = {"actions": "", "finish_reason": "stop", "outcome": "syntax", "answer": None, "message": ""}

@@ -54,7 +54,15 @@ def test_every_row_needs_its_key():
 
 def judged(task, k, verdict, corrected=None):
     own = {"task_id": task, "k": k, "verdict": verdict, "corrected_actions": corrected, "corrected_subgoals": "never"}
-    return own | {"source": "stories", "domain": "maths", "text": f"text {task}", "subgoals": f"plan {k}", "actions": "own"}
+    return own | {
+        "source": "stories",
+        "domain": "arithmetic",
+        "text": f"text {task}",
+        "turn": None,
+        "turns": [],
+        "subgoals": f"plan {k}",
+        "actions": "own",
+    }
 
 
 @pytest.mark.trap(24, 28)
@@ -87,7 +95,7 @@ def test_initial_rows_are_as_many_as_are_needed_of_each_source(stage_module):
     """2 of source x and 1 of y, of 3 demonstrations each: own ids, origin initial, and no column of the demonstration's."""
     demos = pl.DataFrame(
         [
-            {"demo_id": f"{source}{i}", "task_id": "t", "source": source, "domain": "maths", "style": "vague"}
+            {"demo_id": f"{source}{i}", "task_id": "t", "source": source, "domain": "arithmetic", "style": "vague"}
             | {"text": "q", "subgoals": "p", "actions": "a"}
             for source in ("x", "y")
             for i in (1, 2, 3)
@@ -101,7 +109,15 @@ def test_initial_rows_are_as_many_as_are_needed_of_each_source(stage_module):
 
 def test_demonstrations_that_go_round_are_rows_of_their_own(stage_module):
     """Five rows wanted of two demonstrations: all five come, with five different keys, and the demonstrations' text."""
-    demo = {"task_id": "t", "source": "x", "domain": "maths", "style": "vague", "text": "q", "subgoals": "p", "actions": "a"}
+    demo = {
+        "task_id": "t",
+        "source": "x",
+        "domain": "arithmetic",
+        "style": "vague",
+        "text": "q",
+        "subgoals": "p",
+        "actions": "a",
+    }
     demos = pl.DataFrame([demo | {"demo_id": name} for name in ("one", "two")])
     rows = stage_module("mix").initial_rows(demos, {"x": 5}, 0, "1")
     assert len({row["row_id"] for row in rows}) == 5

@@ -11,7 +11,6 @@ import pytest
 
 from moat import layout, params
 from moat.machine import Machine
-from moat.noise import Noise
 from moat.report import (
     Deviation,
     ReportError,
@@ -43,6 +42,7 @@ from moat.schemas.tasks import TASKS
 from moat.stage import Stage
 from moat.summary import comparisons, evaluation, pairs_near_gap, round_block, tidy
 from stages import report as stage_report
+from tests.rows import task
 
 ROOT = Path(__file__).resolve().parent.parent
 K = 4
@@ -66,15 +66,12 @@ CALIBRATION = {"critic": "executor", "n": 40, "agreement": 0.875, "low": 0.739, 
 
 def tasks_of(n):
     return [
-        {
-            "task_id": f"t{i:02d}",
-            "source": "stories",
-            "trained": True,
-            "domain": "maths",
-            "text": f"{HOSTILE} Ada has 14 apples. Ada buys 5. the pile grows 3-fold. How many, number {i}?",
-            "gold_actions": GOLD,
-            "gold_answer": "57",
-        }
+        task(
+            f"t{i:02d}",
+            text=f"{HOSTILE} Ada has 14 apples. Ada buys 5. the pile grows 3-fold. How many, number {i}?",
+            gold_actions=GOLD,
+            gold_answer="57",
+        )
         for i in range(n)
     ]
 
@@ -148,19 +145,20 @@ def eval_rows(n, reached):
             "task_id": f"e{i:02d}",
             "source": "stories" if i % 2 else "stories_travel",
             "trained": bool(i % 2),
+            "metric": "number",
             "text": "How many?",
             "gold_actions": GOLD,
             "gold_answer": "57",
             "subgoals": PLANS[i % 3],
             "actions": GOLD,
-            "outcome": "reached" if i < reached else "not_reached",
-            "answer": "57",
-            "success": i < reached,
-            "metric": "number",
+            "turns": [],
+            "n_turns": 1,
             "score": float(i < reached),
             "f1": None,
             "element": None,
-            "n_turns": 1,
+            "outcome": "reached" if i < reached else "not_reached",
+            "answer": "57",
+            "success": i < reached,
             "nll": 0.2,
             "samples": [PLANS[0], PLANS[1]],
             "samples_nll": [0.2, 0.4],
@@ -197,8 +195,10 @@ def write_run(folder):
         "k": 0,
         "demo_id": None,
         "source": "stories",
-        "domain": "maths",
+        "domain": "arithmetic",
         "text": "How many?",
+        "turn": None,
+        "turns": [],
         "subgoals": PLANS[0],
         "actions": GOLD,
     }
@@ -214,7 +214,7 @@ def write_run(folder):
                 schema.write(layout.table(schema.name, key), rows[schema.name], {})
                 read[schema.name] = schema.read(layout.table(schema.name, key))
             block |= round_block(TASKS.read(layout.TRAIN_TASKS), min_gap=0.1, **read)
-            block["pairs_near_gap"] = pairs_near_gap(read["pairs"], 0.1, Noise(64, 1e-7, 1e-6))
+            block["pairs_near_gap"] = pairs_near_gap(read["pairs"], 0.1, {"n": 64, "nll": 1e-7, "ppl": 1e-6})
         rounds[key] = tidy(block)
     for key, found in comparisons(evals, {key: entry["prev"] for key, entry in settings.rounds.items()}).items():
         rounds[key]["comparison"] = tidy(found)

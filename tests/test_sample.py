@@ -12,6 +12,7 @@ from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.seeds import seed_of
 from moat.stage import Stage
+from tests.rows import demo, task
 
 TEXTS = {"a": "How many?", "b": "How many apples are there now?", "c": "How many coins has Ada Ash at the end?"}
 K, LIMIT = 5, 37
@@ -45,14 +46,8 @@ class Writes:
 def sample(tmp_path, monkeypatch, root, tokenizer, stage_module):
     """Runs the stage over three tasks in batches of four rows; gives its table and the engine."""
     monkeypatch.chdir(tmp_path)
-    own = {"source": "stories", "domain": "maths", "gold_actions": "R1 = Calculator(1)", "gold_answer": "1"}
-    TASKS.write(
-        layout.TRAIN_TASKS, [own | {"trained": True, "task_id": name, "text": text} for name, text in TEXTS.items()], {}
-    )
-    demo = {"source": "stories", "domain": "maths", "style": None, "actions": "R1 = Calculator(1)"}
-    DEMOS.write(
-        layout.demos("planner"), [demo | {"demo_id": "d", "task_id": "d", "text": "How many?", "subgoals": plan(7)}], {}
-    )
+    TASKS.write(layout.TRAIN_TASKS, [task(name, text=text) for name, text in TEXTS.items()], {})
+    DEMOS.write(layout.demos("planner"), [demo("d", subgoals=plan(7))], {})
     for key in ("0", "1"):
         layout.model("planner", key).mkdir(parents=True)
         (layout.model("planner", key) / "config.json").write_text(key)

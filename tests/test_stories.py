@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moat import layout, params
-from moat.executor import TOOLS, Outcome, execute, outcome
+from moat.executor import Outcome, execute, outcome
 from moat.machine import Machine
 from moat.schemas.demos import DEMOS
 from moat.schemas.sft import SFT
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage
+from moat.toolbox import Toolbox
+from moat.tools.maths import CALCULATOR_TOOLS
 from moat.worlds.stories import FRAMES, NAMES, STYLES, VERBS, join_subgoals, stories, story, style_of
+from tests.rows import task
 
 QUICK = settings(deadline=None, max_examples=150)
 FAMILIES, SPLITS = st.sampled_from(["things", "travel"]), st.sampled_from(["train", "eval"])
@@ -39,7 +42,7 @@ def drawn(split, count=400, family="things"):
 def test_gold_actions_reach_the_gold_answer(family, split, steps, distractors, seed):
     """With the real tools; every result on the way is a whole number from 1 to 9999, by arithmetic of our own."""
     told = story(family, split, steps, distractors, seed)
-    execution = execute(told.actions, TOOLS["maths"])
+    execution = execute(told.actions, CALCULATOR_TOOLS)
     assert outcome(execution, told.answer) is Outcome.REACHED
     value, results = None, []
     for left, symbol, right in re.findall(r"Calculator\((\w+) (.) (\d+)\)", told.actions):
@@ -287,7 +290,11 @@ def test_a_question_of_both_splits_stops_prepare(stage_module):
 
 def test_a_gold_that_fails_is_seen(stage_module):
     """Gold actions go through the grader of everyone else."""
-    row = {"domain": "maths", "gold_answer": "9", "gold_actions": "R1 = Calculator(4 + 5)"}
-    assert not stage_module("prepare").gold_fails(row)
-    assert stage_module("prepare").gold_fails(row | {"gold_answer": "8"})
-    assert stage_module("prepare").gold_fails(row | {"gold_actions": "R1 = Calculator("})
+    row, fails, toolbox = (
+        task("a", gold_answer="9", gold_actions="R1 = Calculator(4 + 5)"),
+        stage_module("prepare"),
+        Toolbox(),
+    )
+    assert not fails.gold_fails(row, toolbox)
+    assert fails.gold_fails(row | {"gold_answer": "8"}, toolbox)
+    assert fails.gold_fails(row | {"gold_actions": "R1 = Calculator("}, toolbox)

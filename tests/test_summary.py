@@ -10,7 +10,6 @@ import pytest
 from moat import layout, params
 from moat.figures import wilson
 from moat.machine import Machine
-from moat.noise import Noise
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.dynamics import DYNAMICS
@@ -33,30 +32,31 @@ from moat.summary import (
     success_block,
     tidy,
 )
+from tests import rows
 
 NUMBERS, OPERATION = "Subgoal 1: Add 5 to 4", "Subgoal 1: Add what comes in"
 VAGUE = "Subgoal 1: Find the last amount"
 
 
 def task(task_id, source="stories"):
-    own = {"task_id": task_id, "source": source, "trained": source == "stories", "domain": "maths", "text": f"{task_id}?"}
-    return own | {"gold_actions": "R1 = Calculator(4 + 5)", "gold_answer": "9"}
+    own = {"source": source, "trained": source == "stories", "text": f"{task_id}?"}
+    return rows.task(task_id, **own, gold_actions="R1 = Calculator(4 + 5)", gold_answer="9")
 
 
 def evaluated(task_id, source, outcome, control="not_reached", nll=0.0, samples=(), plan=NUMBERS):
-    own = {name: task(task_id, source)[name] for name in ("task_id", "source", "trained", "text", "gold_actions")}
+    own = {name: task(task_id, source)[name] for name in ("task_id", "source", "trained", "metric", "text", "gold_actions")}
     return own | {
         "gold_answer": "9",
         "subgoals": plan,
         "actions": "R1 = Calculator(4 + 5)",
-        "outcome": outcome,
-        "answer": None,
-        "success": outcome == "reached",
-        "metric": "number",
+        "turns": [],
+        "n_turns": 1,
         "score": float(outcome == "reached"),
         "f1": None,
         "element": None,
-        "n_turns": 1,
+        "outcome": outcome,
+        "answer": None,
+        "success": outcome == "reached",
         "nll": nll,
         "samples": [plan] * len(samples),
         "samples_nll": list(samples),
@@ -105,8 +105,10 @@ def tables():
         "k": None,
         "demo_id": None,
         "source": "s",
-        "domain": "maths",
+        "domain": "arithmetic",
         "text": "",
+        "turn": None,
+        "turns": [],
         "subgoals": "",
         "actions": "",
     }
@@ -235,13 +237,15 @@ def test_rows_of_two_metrics_have_no_common_mean():
 @pytest.mark.trap(33)
 def test_failures_of_parsing_and_of_execution_are_counted_apart():
     """By kind; a wrong answer is no failure, and a request that the engine failed on is neither."""
-    outcomes = ["reached", "not_reached", "empty", "syntax", "syntax", "unknown_tool", "no_result", "time", "unanswered"]
+    outcomes = ["reached", "not_reached", "empty", "syntax", "syntax", "unknown_tool", "no_result", "time"]
+    outcomes += ["turn_limit", "unanswered"]
     assert failures(outcomes) == {
         "parse": {"empty": 1, "syntax": 2},
         "execution": {"no_result": 1, "time": 1, "unknown_tool": 1},
+        "planning": {"turn_limit": 1},
         "engine": {"unanswered": 1},
     }
-    assert failures(["reached"]) == {"parse": {}, "execution": {}, "engine": {}}
+    assert failures(["reached"]) == {"parse": {}, "execution": {}, "planning": {}, "engine": {}}
 
 
 def test_the_metric_of_every_task_adds_nothing_where_success_is_the_score():
@@ -316,12 +320,11 @@ def test_pairs_that_noise_decided_are_reported():
     A gap is off by twice a score's noise; a unit whose noise was not measured has no count.
     """
     pairs = frames()["pairs"]
-    found = pairs_near_gap(pairs, 0.15, Noise(64, nll=0.03, ppl=0.05))
+    found = pairs_near_gap(pairs, 0.15, {"n": 64, "nll": 0.03, "ppl": 0.05})
     assert found == {"ppl": {"kept": 1, "dropped": 0}, "nll": {"kept": 0, "dropped": 1}}
-    assert pairs_near_gap(pairs, 0.15, Noise(64, nll=0.02, ppl=0.02)) == dict.fromkeys(
-        ("ppl", "nll"), {"kept": 0, "dropped": 0}
-    )
-    assert pairs_near_gap(pairs, 0.15, Noise(0, None, None)) == {}
+    clear = {"kept": 0, "dropped": 0}
+    assert pairs_near_gap(pairs, 0.15, {"n": 64, "nll": 0.02, "ppl": 0.02}) == {"ppl": clear, "nll": clear}
+    assert pairs_near_gap(pairs, 0.15, {"n": 0, "nll": None, "ppl": None}) == {}
 
 
 def test_shares_are_sorted_by_name():
@@ -354,8 +357,8 @@ def summarized(folder, stage_module, monkeypatch, root, rounds):
     TASKS.write(layout.TRAIN_TASKS, TASK_ROWS, {})
     for key in map(str, range(rounds + 1)):
         EVALS.write(layout.evals(key), EVALUATED, {})
-        for table, rows in tables().items():
-            table.write(layout.table(table.name, key), rows, {})
+        for table, made in tables().items():
+            table.write(layout.table(table.name, key), made, {})
     chain = {str(r): {"prev": str(r - 1)} for r in range(1, rounds + 1)}
     own = params.load(root / "params.yaml").model_copy(update={"rounds": chain, "evaluated": chain | {"0": {"prev": ""}}})
     stage_module("summarize").run(Stage("summarize", own, Machine(), folder))

@@ -7,12 +7,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from moat.examples import fit
-from moat.executor import documentation
 from moat.tokens import PLANNER_INSTRUCTION, Example, Renderer, TokenizerError
+from moat.tools.docs import documentation
 from tests.vocabularies import CHATML, KINDS, NAMES
 
 QUICK = settings(deadline=None, max_examples=100)
-TOOLS = documentation("maths")
+TOOLS = documentation("arithmetic")
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
 TEXTS = ("R1 = Calculator(12 * 3); R2 = R1", " leading", "trailing ", "two  spaces", "line\n\nbreaks\n", "Subgoal 1: x", "7")
 FOREIGN = ("Ölmühle 東京 🦉", "\ttab é")  # the embedded tokenizer is made for ASCII
@@ -294,7 +294,9 @@ def test_a_template_that_does_not_write_the_text_once_is_refused(written):
     """Never, twice, or changed: there is no telling what stands before and what after the text."""
     made = byte_tokenizer(eos_token="<|im_end|>")
     made.chat_template = "user: " + written
-    with pytest.raises(TokenizerError, match=r"writes a user's text [02] times, not once: set `format: lumos`"):
+    with pytest.raises(
+        TokenizerError, match=r"writes the 1 text\(s\) of a conversation [02] times, not once each: set `format: lumos`"
+    ):
         Renderer(made, "chat")
 
 

@@ -17,12 +17,13 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from moat import models, params, training
 from moat.examples import demo_examples, fit, planner_pairs
-from moat.executor import documentation
 from moat.machine import Machine
 from moat.params import Align, Sft
 from moat.stage import Stage
 from moat.tokens import Example, Renderer, Role
+from moat.tools.docs import documentation
 from tests.reference import summed
+from tests.rows import demo
 
 END, BETA = 2, 0.2
 PLANS = (  # ragged on purpose: from 6 to about 40 tokens
@@ -51,7 +52,7 @@ def machine(tmp_path_factory):
 @pytest.fixture(scope="module")
 def rows(tokenizer):
     renderer = Renderer(tokenizer, "lumos")
-    return [renderer.grounder_example(text, documentation("maths"), plan, actions) for text, plan, actions in PLANS]
+    return [renderer.grounder_example(text, documentation("arithmetic"), plan, actions) for text, plan, actions in PLANS]
 
 
 @pytest.fixture(scope="module")
@@ -486,7 +487,7 @@ def test_a_pair_fits_when_both_plans_do(tokenizer):
     """The rejected plan's length counts as the chosen one's does; both sides stay aligned, with a shared prompt."""
     renderer, long = Renderer(tokenizer, "lumos"), "z" * 200
     rows = [
-        {"task_id": name, "text": "t", "chosen": chosen, "rejected": rejected}
+        {"task_id": name, "text": "t", "turn": None, "chosen": chosen, "rejected": rejected}
         for name, chosen, rejected in (("a", "c", long), ("b", "c", "r"), ("c", long, "r"))
     ]
     chosen, rejected, names, counts = planner_pairs(renderer, rows, 100)
@@ -497,14 +498,14 @@ def test_a_pair_fits_when_both_plans_do(tokenizer):
 def test_each_role_learns_its_own_side_of_a_demonstration(tokenizer):
     """Planner: question to plan. Grounder: question, tools and plan to actions."""
     renderer = Renderer(tokenizer, "lumos")
-    demo = {"demo_id": "d", "domain": "maths", "text": "q", "subgoals": "plan", "actions": "R1 = Calculator(1)"}
-    made = {role: demo_examples(renderer, pl.DataFrame([demo]), role, 1000)[0][0] for role in Role}
+    shown = pl.DataFrame([demo("d", text="q", subgoals="plan")], infer_schema_length=None)
+    made = {role: demo_examples(renderer, shown, role, 1000)[0][0] for role in Role}
     text = {role: (renderer.decode(row.prompt), renderer.decode(row.completion)) for role, row in made.items()}
     assert text[Role.PLANNER][1] == "plan"
     assert "plan" not in text[Role.PLANNER][0].replace("Write a plan of", "")
     assert text[Role.GROUNDER][1] == "R1 = Calculator(1)"
     assert "grounded: plan" in text[Role.GROUNDER][0]
-    assert documentation("maths") in text[Role.GROUNDER][0]
+    assert documentation("arithmetic") in text[Role.GROUNDER][0]
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

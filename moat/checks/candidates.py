@@ -7,10 +7,10 @@ import math
 import polars as pl
 
 from moat import layout
-from moat.answers import same_answer
 from moat.checkout import Absent, Checkout, Findings, each_round
-from moat.executor import Execution
 from moat.seeds import seed_of
+from moat.toolbox import goal_of
+from moat.turns import subgoal_of
 
 KEY = ["task_id", "k"]
 ENDED = ("stop", "length")
@@ -35,7 +35,7 @@ def k_per_task(checkout: Checkout, key: str) -> Findings:
 
 @each_round
 def samples(checkout: Checkout, key: str) -> Findings:
-    """Seeds equal their formula; a candidate is dropped exactly when it is empty or was cut"""
+    """Seeds equal their formula; a candidate is dropped exactly when it is empty, was cut, or stops planning"""
     path, rows = layout.table("subgoals", key), checkout.round_table("subgoals", key)
     settings = checkout.settings(path)
     seeds = [seed_of(settings.seed, "sample", key, task, k) for task, k in rows.select(KEY).iter_rows()]
@@ -53,15 +53,27 @@ def samples(checkout: Checkout, key: str) -> Findings:
         f"n_tokens is not in 0 to max_new_tokens ({settings.sample.max_new_tokens})",
     )
     yield from checkout.rows(path, rows.filter(~(rows["logprob"] <= 1e-6)), "logprob is no log-probability (over 0, or NaN)")
+    asked = joined(checkout, rows)
     due = pl.Series(
         [
-            "length" if reason == "length" else None if text.strip() else "empty"
-            for reason, text in rows.select("finish_reason", "subgoals").iter_rows()
+            why_dropped(text, reason, turn is not None)
+            for reason, text, turn in asked.select("finish_reason", "subgoals", "turn").iter_rows()
         ],
         dtype=pl.String,
     )
-    wrong = rows["dropped"].ne_missing(due) & (due.is_not_null() | rows["dropped"].is_in(["length", "empty"]))
-    yield from checkout.rows(path, rows.filter(wrong), "dropped is not `length` for a cut plan, `empty` for an empty one")
+    wrong = rows["dropped"].ne_missing(due) & (due.is_not_null() | rows["dropped"].is_in(["length", "empty", "stop"]))
+    yield from checkout.rows(
+        path, rows.filter(wrong), "dropped is not `length` for a cut plan, `stop` for none, `empty` for an empty one"
+    )
+
+
+def why_dropped(text: str, reason: str | None, turn: bool) -> str | None:
+    """Why a candidate goes no further, by its text and how it ended."""
+    if reason == "length":
+        return "length"
+    if turn and subgoal_of(text) is None:
+        return "stop"
+    return None if text.strip() else "empty"
 
 
 @each_round
@@ -116,22 +128,13 @@ def outcomes(checkout: Checkout, key: str) -> Findings:
     """Actions, executed again, come to the outcome and the answer that are stored"""
     path = layout.table("actions", key)
     rows = joined(checkout, checkout.round_table("actions", key))
-    other = []
-    for row in rows.select("actions", "domain", "gold_answer", "outcome", "answer").iter_rows(named=True):
-        execution = checkout.execution(row["actions"], row["domain"])
-        other.append(
-            execution is None or (came(execution, row["gold_answer"]), execution.answer) != (row["outcome"], row["answer"])
-        )
+    other = [
+        (found := checkout.came(row["actions"], goal_of(row))) is not None and found != (row["outcome"], row["answer"])
+        for row in rows.iter_rows(named=True)
+    ]
     yield from checkout.rows(
         path, rows.filter(pl.Series(other, dtype=pl.Boolean)), "outcome or answer is not what the actions come to"
     )
     yield from checkout.rows(
         path, rows.filter(~rows["finish_reason"].is_in(ENDED)), "finish_reason is neither stop nor length"
     )
-
-
-def came(execution: Execution, gold_answer: str) -> str:
-    """The outcome of an execution: the failure, or whether the answer is the gold one."""
-    if execution.failure is not None:
-        return str(execution.failure)
-    return "reached" if same_answer(execution.answer, gold_answer) else "not_reached"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from moat import layout
 from moat.checkout import Absent, Checkout, Findings
-from moat.checks.candidates import came
 from moat.grading import grade
 from moat.sources.base import Metric
+from moat.toolbox import goal_of
+from moat.turns import done
 
-COPIED = ("source", "trained", "text", "gold_actions", "gold_answer")
+COPIED = ("source", "trained", "metric", "text", "gold_actions", "gold_answer")
 
 
 def tasks(checkout: Checkout) -> Findings:
@@ -29,14 +32,13 @@ def tasks(checkout: Checkout) -> Findings:
 
 def outcomes(checkout: Checkout) -> Findings:
     """Actions, executed again, come to the outcome that is stored; success is `reached`"""
-    domains = checkout.table(layout.EVAL_TASKS).select("task_id", "domain")
+    asked = checkout.table(layout.EVAL_TASKS).drop("source", "trained", "text", "gold_actions", "gold_answer", "metric")
     for path, rows in present(checkout):
-        known = rows.join(domains, on="task_id", maintain_order="left")
-        other = []
-        for row in known.select("actions", "domain", "gold_answer", "outcome", "answer").iter_rows(named=True):
-            execution = checkout.execution(row["actions"], row["domain"])
-            found = (row["outcome"], row["answer"])
-            other.append(execution is None or (came(execution, row["gold_answer"]), execution.answer) != found)
+        known = rows.rename({"turns": "played"}).join(asked, on="task_id", maintain_order="left")
+        other = [
+            (found := again(checkout, row)) is not None and found != (row["outcome"], row["answer"])
+            for row in known.iter_rows(named=True)
+        ]
         wrong = known.filter(pl.Series(other, dtype=pl.Boolean))
         yield from checkout.rows(path, wrong, "outcome or answer is not what the actions come to")
         yield from checkout.rows(
@@ -44,16 +46,32 @@ def outcomes(checkout: Checkout) -> Findings:
         )
 
 
+UNPLAYED = ("turn_limit", "unanswered", "empty")  # outcomes of an episode that no last action decides
+
+
+def again(checkout: Checkout, row: dict[str, Any]) -> tuple[str, str | None] | None:
+    """Outcome and answer of an evaluation's actions that are executed again; None when they cannot be."""
+    goal = goal_of(row)
+    if row["outcome"] == "unanswered" or (row["played"] and row["outcome"] in UNPLAYED):
+        return None
+    if not row["played"]:
+        return checkout.came(row["actions"], goal)
+    *before, last = done(row["played"])
+    return checkout.came(last.actions, replace(goal, earlier=tuple(turn.actions for turn in before)))
+
+
 def grades(checkout: Checkout) -> Findings:
     """Answers, graded again by their metric, have the score, F1 and element that are stored"""
     for path, rows in present(checkout):
         other = []
-        for row in rows.select("metric", "answer", "gold_answer", "score", "f1", "element").iter_rows(named=True):
+        names = ("metric", "answer", "gold_answer", "outcome", "score", "f1", "element")
+        for row in rows.select(names).iter_rows(named=True):
             if row["metric"] not in {metric.value for metric in Metric}:
                 other.append(True)
                 continue
             found = grade(Metric(row["metric"]), row["answer"], row["gold_answer"])
-            other.append((found.score, found.f1, found.element) != (row["score"], row["f1"], row["element"]))
+            score = found.score if row["outcome"] in ("reached", "not_reached") else 0.0
+            other.append((score, found.f1, found.element) != (row["score"], row["f1"], row["element"]))
         wrong = rows.filter(pl.Series(other, dtype=pl.Boolean))
         yield from checkout.rows(path, wrong, "score, f1 or element is not what the answer is worth")
 

@@ -6,27 +6,29 @@ import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from moat import layout
 from moat.checkout import Absent, Checkout, Findings, Level, each_round
 from moat.checks.candidates import KEY, joined
-from moat.examples import OVER_LENGTH
-from moat.executor import TOOLS, documentation
+from moat.examples import OVER_LENGTH, gold_example
 from moat.layout import CARD
 from moat.params import Sft
 from moat.provenance import file_hashes
 from moat.tokens import Renderer, Role
+from moat.tools.docs import DOCS
+from moat.turns import history
 
 
-def length(renderer: Renderer, role: Role, row: dict[str, str], answer: str) -> int:
+def length(renderer: Renderer, role: Role, row: dict[str, Any], answer: str) -> int:
     """Tokens of prompt and answer as the role is trained on them; 0 for what cannot be rendered (reported elsewhere)."""
-    if not row[answer].strip() or (role is Role.GROUNDER and row["domain"] not in TOOLS):
+    if not row[answer].strip() or (role is Role.GROUNDER and row["domain"] not in DOCS):
         return 0
     if role is Role.PLANNER:
-        return len(renderer.planner_example(row["text"], row[answer]))
-    return len(renderer.grounder_example(row["text"], documentation(row["domain"]), row["subgoals"], row[answer]))
+        return len(renderer.planner_example(row["text"], row[answer], history(row)))
+    return len(gold_example(renderer, row, answer))
 
 
 def fitting(
@@ -96,7 +98,7 @@ def aligned(checkout: Checkout, key: str) -> Findings:
     model, path = layout.model("planner", key), layout.table("pairs", key)
     pairs, settings = checkout.table(path), checkout.settings(layout.model("planner", key))
     kept = pairs.filter(pairs["dropped"].is_null()).join(
-        checkout.table(layout.TRAIN_TASKS).select("task_id", "text"), on="task_id", maintain_order="left"
+        checkout.table(layout.TRAIN_TASKS).select("task_id", "text", "turn", "turns"), on="task_id", maintain_order="left"
     )
     fits = fitting(checkout, path, Role.PLANNER, kept, ["chosen", "rejected"], model)
     yield from left_out(checkout, path, kept.filter(~fits), ["chosen", "rejected"], model)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from moat import layout
-from moat.answers import same_answer
 from moat.checkout import Absent, Checkout, Findings
 from moat.seeds import content_id
 from moat.tokens import Role
+from moat.toolbox import goal_of
 
 SPLITS = (layout.TRAIN_TASKS, layout.EVAL_TASKS)
 DEMOS = tuple(layout.demos(role) for role in Role)
@@ -23,7 +23,12 @@ def ids(checkout: Checkout) -> Findings:
     """Task and demonstration ids are those of their content"""
     for path in SPLITS:
         rows = checkout.table(path)
-        made = [content_id(*row) for row in rows.select("source", "text", "gold_answer").iter_rows()]
+        made = [
+            content_id(episode, turn) if turn is not None else content_id(source, text, answer)
+            for episode, turn, source, text, answer in rows.select(
+                "episode_id", "turn", "source", "text", "gold_answer"
+            ).iter_rows()
+        ]
         yield from checkout.rows(path, rows.filter(pl.Series(made) != rows["task_id"]), "task_id is not that of the content")
     for role, path in zip(Role, DEMOS, strict=True):
         rows = checkout.table(path)
@@ -39,17 +44,17 @@ def gold(checkout: Checkout) -> Findings:
         rows = checkout.table(path)
         yield from checkout.rows(
             path,
-            rows.filter(~reach(checkout, rows, "gold_actions", "domain", "gold_answer")),
+            rows.filter(~reach(checkout, rows, "gold_actions")),
             "gold actions miss the gold answer",
         )
 
 
-def reach(checkout: Checkout, rows: pl.DataFrame, actions: str, domain: str, answer: str) -> pl.Series:
-    """For each row, whether its actions run and come to the answer; the arguments are names of columns."""
+def reach(checkout: Checkout, rows: pl.DataFrame, actions: str) -> pl.Series:
+    """For each task row, whether the actions in its column `actions` run and come to its answer (or cannot be run here)."""
     found = []
-    for text, where, expected in rows.select(actions, domain, answer).iter_rows():
-        execution = checkout.execution(text, where)
-        found.append(execution is not None and execution.failure is None and same_answer(execution.answer, expected))
+    for row in rows.iter_rows(named=True):
+        came = checkout.came(row[actions], goal_of(row)) if row[actions] else None
+        found.append(came is None or came[0] == "reached")
     return pl.Series("reach", found, dtype=pl.Boolean)
 
 

@@ -12,7 +12,7 @@ from moat.checks.tasks import reach
 KEY = ["task_id", "k"]
 ORIGIN = {"accept": "accepted", "correct": "corrected"}
 VERDICTS = ("accept", "correct", "reject", "unparsed")
-CONTENT = ["task_id", "source", "domain", "text", "subgoals", "actions"]
+CONTENT = ["task_id", "source", "domain", "text", "turn", "subgoals", "actions"]
 
 
 @each_round
@@ -46,7 +46,7 @@ def corrections(checkout: Checkout, key: str) -> Findings:
         path, rows.filter(wrong), "corrected actions without the verdict correct, or the other way round"
     )
     given = joined(checkout, rows.filter(rows["corrected_actions"].is_not_null()))
-    missing = given.filter(~reach(checkout, given, "corrected_actions", "domain", "gold_answer"))
+    missing = given.filter(~reach(checkout, given, "corrected_actions"))
     yield from checkout.rows(path, missing, "corrected actions miss the gold answer")
 
 
@@ -98,7 +98,7 @@ def initial(checkout: Checkout, key: str) -> Findings:
     demos = checkout.table(layout.demos("grounder"))
     drawn = rows.filter(rows["origin"] == "initial")
     named = ["demo_id", *CONTENT]
-    other = drawn.join(demos, on=named, how="anti")
+    other = drawn.join(demos, on=named, how="anti", nulls_equal=True)
     yield from checkout.rows(path, other, f"an initial row is not as in {layout.demos('grounder')}")
     yield from checkout.rows(path, drawn.filter(drawn["round"] != 0), "an initial row is of a round")
     shape = pl.Series([f"initial/{key}/{demo}/" for demo in drawn["demo_id"].fill_null("")], dtype=pl.String)

@@ -2,11 +2,12 @@
 
 import pyarrow as pa
 
+from moat.schemas.tasks import TURNS
 from moat.tables import Column, Table
 
 DEMOS = Table(
     name="demos",
-    version=1,
+    version=2,
     key=("demo_id",),
     columns=(
         Column("demo_id", pa.string(), "Content-derived id of the demonstration."),
@@ -15,7 +16,9 @@ DEMOS = Table(
         Column("domain", pa.string(), "Which tools the actions may use."),
         Column("style", pa.string(), "The annotator's style of the subgoals.", nullable=True),
         Column("text", pa.string(), "The question."),
+        Column("turn", pa.int32(), "The turn that is demonstrated, from 0; null: the whole plan at once.", nullable=True),
+        Column("turns", TURNS, "The turns before it."),
         Column("subgoals", pa.string(), "The plan: the planner's answer, the grounder's input."),
-        Column("actions", pa.string(), "The gold actions: the grounder's answer."),
+        Column("actions", pa.string(), "The gold actions: the grounder's answer; blank for a planner's decision to stop."),
     ),
 )

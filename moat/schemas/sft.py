@@ -2,11 +2,12 @@
 
 import pyarrow as pa
 
+from moat.schemas.tasks import TURNS
 from moat.tables import Column, Table
 
 SFT = Table(
     name="sft",
-    version=1,
+    version=2,
     key=("row_id",),
     columns=(
         Column("row_id", pa.string(), "origin, round and key of the row's parent, joined."),
@@ -18,6 +19,8 @@ SFT = Table(
         Column("source", pa.string(), "Name of the task source."),
         Column("domain", pa.string(), "Which tools the actions may use."),
         Column("text", pa.string(), "The question."),
+        Column("turn", pa.int32(), "The turn that is grounded, from 0; null: the whole plan at once.", nullable=True),
+        Column("turns", TURNS, "The turns before it."),
         Column("subgoals", pa.string(), "The plan that the grounder is given."),
         Column("actions", pa.string(), "The actions that it is to answer."),
     ),

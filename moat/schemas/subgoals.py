@@ -23,7 +23,7 @@ SUBGOALS = Table(
         Column(
             "dropped",
             pa.string(),
-            "Why it goes no further (empty, length, engine failed), or null.",
+            "Why it goes no further (empty, length, stop, engine failed), or null.",
             nullable=True,
         ),
     ),

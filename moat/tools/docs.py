@@ -23,7 +23,7 @@ DOCS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "qa": {
             "KnowledgeQuery": "KnowledgeQuery(subject) -> passages: finds what is known of a subject",
-            "ParagraphRetrieve": "ParagraphRetrieve(passages, Query: text) -> paragraphs: keeps those that bear on the query",
+            "ParagraphRetrieve": "ParagraphRetrieve(passages, Query: text) -> paragraphs: keeps what bears on the query",
             "QA": "QA([paragraphs], Question: text) -> answer: answers the question from the paragraphs",
             "Calculator": "Calculator(expression) -> value: evaluates arithmetic, or compares two results",
             "Code": "Code(statements) -> value: runs assignments, if and loops; gives the last value",
