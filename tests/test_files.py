@@ -85,6 +85,8 @@ def test_a_file_without_rows_gives_none(tmp_path):
         (gzip.compress(LINES)[:-20], "rows", "damaged"),
         (zstd(LINES)[:-5], "rows", "damaged"),
         (b"PAR1 and no more", "rows", "damaged"),
+        (b'{"a": ' + b"[" * 200_000, "line 1", "not a JSON value"),
+        (b"[" * 200_000, "row 1", "not a JSON array"),
     ],
 )
 def test_a_broken_file_is_told_with_its_place(tmp_path, data, where, what):

@@ -131,7 +131,7 @@ def _lines(path: Path, text: TextIOWrapper, line: str, number: int) -> Rows:
         if line.strip():
             try:
                 row = _DECODER.decode(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 _refuse(path, f"line {number}", f"not a JSON value ({error})")
             yield number, row
         line, number = text.readline(MAX_ROW), number + 1
@@ -151,7 +151,7 @@ def _array(path: Path, text: TextIOWrapper, buffer: str, line: int) -> Rows:
                     raise json.JSONDecodeError("expected `,` or `]` after a row", buffer, position)
                 begin = _SPACE.match(buffer, position + 1).end()  # type: ignore[union-attr]
             row, end = _DECODER.raw_decode(buffer, begin)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             # What is wrong in the middle of the text stays wrong with more of it; what is wrong at its end may be a cut.
             cut = isinstance(error, json.JSONDecodeError) and (
                 error.pos > len(buffer) - NEAR_END or error.msg.startswith("Unterminated string")
