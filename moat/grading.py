@@ -42,7 +42,8 @@ def grade(metric: Metric, answer: str | None, gold: str) -> Grade:
     """Grade `answer` (None: there is none) against `gold`.
 
     NUMBER compares by value (`moat.answers`); YES_NO takes the words yes, no, true and false, in any case, with or
-    without a full stop; EXACT_MATCH is HotpotQA's; WEB_STEP is Mind2Web's step success (`moat.web_steps`), the answer
+    without a full stop; EXACT_MATCH is HotpotQA's, and a gold yes or no is met by true or false too, as comparisons are
+    printed; WEB_STEP is Mind2Web's step success (`moat.web_steps`), the answer
     naming one element of those that the gold allows; REWARD reads the answer as the environment's reward, from 0 to 1,
     whatever the gold, and is correct at 1.
     """
@@ -56,6 +57,8 @@ def grade(metric: Metric, answer: str | None, gold: str) -> Grade:
             return _whole(said is not None and wanted is not None and _truth(said) is wanted)
         case Metric.EXACT_MATCH:
             words, wanted_words = normalised(said or "").split(), normalised(gold).split()
+            if wanted_words in (["yes"], ["no"]) and words in (["true"], ["false"]):
+                words = ["yes"] if words == ["true"] else ["no"]
             right = bool(wanted_words) and words == wanted_words
             return Grade(float(right), right, f1=word_f1(words, wanted_words))
         case Metric.WEB_STEP:

@@ -129,6 +129,10 @@ def test_normalising_by_hand(text, plain):
         ("yes", "yes it is", 0.0, 0.0),
         ("no way", "no", 0.0, 0.0),
         ("noanswer", "noanswer here", 0.0, 0.0),
+        ("True", "yes", 1.0, 1.0),  # what a comparison of two results prints
+        ("False", "yes", 0.0, 0.0),
+        ("True", "True Blood", 0.0, 2 / 3),
+        ("no", "False", 0.0, 0.0),
     ],
 )
 def test_exact_match_and_f1_as_hotpotqa_publishes_them(answer, gold, score, f1):
