@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy.stats import rankdata
+from scipy.stats import binomtest, bootstrap, rankdata
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% point
+RESAMPLES = 9_999  # of a bootstrap
+RESAMPLED = 500_000  # values that a bootstrap holds at once
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
@@ -19,6 +21,39 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def bootstrap_mean(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """95% bootstrap interval of a mean, bias-corrected and accelerated (Efron 1987); equal seeds give equal intervals.
+
+    For the difference of two models give the differences of their scores on each task: the tasks are what is resampled.
+    Where all values are equal the interval is that value alone: the values say nothing of their spread. Raises ValueError
+    for no value, or one that is not finite.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if not len(sample) or not np.isfinite(sample).all():
+        raise ValueError("an interval of a mean takes one finite value or more")
+    if (sample == sample[0]).all():  # for which BCa is not defined
+        return float(sample[0]), float(sample[0])
+    found = bootstrap(
+        (sample,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        batch=max(1, RESAMPLED // len(sample)),
+        vectorized=True,
+        method="BCa",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def mcnemar(turned_right: int, turned_wrong: int) -> float:
+    """Two-sided exact p of McNemar's test (1947): that as many tasks turned right as turned wrong by chance; 1 for none.
+
+    Tasks that both models solve, or neither, say nothing about which is better.
+    """
+    n = turned_right + turned_wrong
+    return float(binomtest(turned_right, n, 0.5).pvalue) if n else 1.0
 
 
 def auc(scores: Sequence[float], positive: Sequence[bool]) -> float | None:

@@ -6,12 +6,13 @@ process, the `hf` engine, the one GPU if there is one, else the CPU in float32.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from moat.params import Section, check, parse, read_text
+from moat.params import ParamsError, Section, check, parse, read_text
 
 MACHINE = "machine.yaml"
 
@@ -45,10 +46,30 @@ def load(root: Path) -> Machine:
 def scratch(root: Path, machine: Machine) -> Path:
     """Folder of journals, checkpoints and side notes: outside DVC's outputs, and one for a checkout and its experiments.
 
-    `dvc exp run --temp` works in copies below .dvc/tmp/exps of the checkout; they use the checkout's own folder.
+    `dvc exp run --temp` works in copies below .dvc/tmp/exps of the checkout; they use the checkout's own folder. The folder
+    need not be there, but must be one that can be made and written. Raises ParamsError naming machine.yaml and the key.
     """
     for parent in root.parents:
         if parent.parts[-3:] == (".dvc", "tmp", "exps"):
             root = parent.parents[2]
             break
-    return root / machine.scratch
+    folder = root / machine.scratch
+    fault = _unusable(folder)
+    if fault:
+        raise ParamsError(f"{root / MACHINE}: scratch: {str(folder)!r} {fault}: name a folder that can be written")
+    return folder
+
+
+def _unusable(folder: Path) -> str | None:
+    """Why `folder` cannot be made or written, judged by the nearest part of its path that is there; None when it can."""
+    if "\0" in str(folder):
+        return "is no path that can be used (it holds a null character)"
+    try:
+        above = next(path for path in (folder, *folder.parents) if path.exists())
+    except OSError as error:  # too long, or not to be looked at
+        return f"is no path that can be used ({error.strerror})"
+    if not above.is_dir():
+        return f"cannot be a folder, for {str(above)!r} is a file"
+    if not os.access(above, os.W_OK | os.X_OK):
+        return f"cannot be written, for {str(above)!r} cannot"
+    return None

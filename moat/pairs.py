@@ -87,3 +87,14 @@ def pick(
         return none(ALL_EQUAL)
     dropped = GAP if value(rejected) - value(chosen) < min_gap else None
     return Pair(len(usable), n_distinct, chosen, rejected, dropped)
+
+
+def near_gap(gaps: Sequence[float], min_gap: float, noise: float) -> tuple[int, int]:
+    """How many kept and how many dropped pairs have a gap within `noise` of `min_gap`, ends included.
+
+    All three in the unit of the score; `noise` is how far a gap may be off (`moat.noise`). Which side of `min_gap` these
+    pairs fall on is up to rounding (trap 6).
+    """
+    near = [gap for gap in gaps if abs(gap - min_gap) <= noise]
+    kept = sum(gap >= min_gap for gap in near)
+    return kept, len(near) - kept

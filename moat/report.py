@@ -18,6 +18,7 @@ import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from moat import paper
 from moat.charts import Line, Track, lines, shares, tracks
 from moat.dynamics import track, updates
 from moat.summary import NEAR_CHANCE
@@ -255,6 +256,33 @@ def premise_notes(block: Block) -> list[str]:
     ]
 
 
+def beside_the_paper(base_model: str, rounds: Mapping[str, Block]) -> list[paper.Result]:
+    """The paper's rows of this base model, then a row for each round; nothing when the paper has no such base model."""
+    published = list(paper.rows_for(base_model))
+    if not published:
+        return []
+    scores = {key: {source: found["score"] for source, found in block["sources"].items()} for key, block in rounds.items()}
+    return published + [paper.own_row(f"this run, {tick(key)}", base_model, found) for key, found in scores.items()]
+
+
+def compared(rounds: Mapping[str, Block]) -> list[dict[str, Any]]:
+    """The rows of the table of paired comparisons: each round against the cold start and the round before, by source.
+
+    Without the row of all tasks where there is one source alone.
+    """
+    rows = []
+    for key, block in rounds.items():
+        for other, found in block.get("comparison", {}).items():
+            parts = {"all tasks": found["all"]} if len(found["sources"]) > 1 else {}
+            rows += [{"round": key, "against": other, "of": of} | own for of, own in (parts | found["sources"]).items()]
+    return rows
+
+
+def points(value: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
 def pick_examples(pairs: pl.DataFrame, n: int = N_EXAMPLES, without: int = N_WITHOUT_PAIR) -> list[str]:
     """`n` task ids in the order of their hashes: kept pairs, and up to `without` tasks whose pair was not kept.
 
@@ -334,10 +362,13 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{digits}f}" if abs(value) < 1e5 else f"{value:.2e}"
 
 
-def render(context: Mapping[str, Any], rounds: Mapping[str, Block], tables: Mapping[str, pl.DataFrame]) -> str:
+def render(
+    context: Mapping[str, Any], rounds: Mapping[str, Block], tables: Mapping[str, pl.DataFrame], base_model: str = ""
+) -> str:
     """The page. `context` carries `facts`, `deviations`, `calibration`, `cards` and `last`, the key of the examples' round.
 
-    `tables` are the rounds' dynamics tables, by round.
+    `tables` are the rounds' dynamics tables, by round. `base_model` is the hub id or folder that the run started from,
+    empty for one that it made itself: the page shows the paper's figures of the same one.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE.parent),
@@ -347,7 +378,7 @@ def render(context: Mapping[str, Any], rounds: Mapping[str, Block], tables: Mapp
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"steps": steps, "percent": percent, "number": number}
+    environment.filters |= {"steps": steps, "percent": percent, "number": number, "points": points}
     first = next(iter(rounds.values()))
     notes = {key: control_note(key, block, first) for key, block in rounds.items()}
     drawn, trained = (
@@ -359,6 +390,11 @@ def render(context: Mapping[str, Any], rounds: Mapping[str, Block], tables: Mapp
         charts=drawn,
         trained=trained,
         learned=learned(rounds),
+        compared=compared(rounds),
+        paper=beside_the_paper(base_model, rounds),
+        paper_tasks=paper.TASKS,
+        paper_source=paper.SOURCE,
+        base_model=base_model,
         control_notes=notes,
         premise_notes={key: premise_notes(block) for key, block in rounds.items()},
     )

@@ -145,13 +145,25 @@ class Runner:
 
         A task's examples share a batch.
         """
-        keys = [_key(self._identity, "score", e.prompt, e.completion) for e in examples]
+        return self._score("score", examples, tasks, self.score_batch, advance)
+
+    def score_alone(self, examples: Sequence[Example], advance: Advance) -> list[np.ndarray | None]:
+        """As `score`, but every example is a batch of its own, whatever is known of it from a batch with others.
+
+        For measuring how far a batch moves a score (`moat.noise`).
+        """
+        return self._score("score alone", examples, range(len(examples)), 1, advance)
+
+    def _score(
+        self, kind: str, examples: Sequence[Example], groups: Sequence[Hashable], size: int, advance: Advance
+    ) -> list[np.ndarray | None]:
+        keys = [_key(self._identity, kind, e.prompt, e.completion) for e in examples]
 
         def ask(rows: Sequence[int]) -> list[np.ndarray]:
             return self.engine.score([examples[i].prompt for i in rows], [examples[i].completion for i in rows])
 
         lengths = [len(e) for e in examples]
-        return self._run(keys, lengths, tasks, self.score_batch, ask, (_pack_logprobs, _unpack_logprobs), advance)
+        return self._run(keys, lengths, groups, size, ask, (_pack_logprobs, _unpack_logprobs), advance)
 
     def _run(
         self,

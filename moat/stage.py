@@ -105,6 +105,11 @@ class Stage:
         """Name of this stage in the scratch folder, as `sample-1` or `cold_start-planner`."""
         return "-".join([self.name, *(value for key, value in self.arguments.items() if key != "prev")])
 
+    @property
+    def note_path(self) -> Path:
+        """Where the side note on this run goes: by checkout, because experiments beside it share the scratch folder."""
+        return self.scratch / "runs" / content_id(self.root.resolve()) / f"{self.label}.json"
+
     @cached_property
     def journal(self) -> Journal:
         """Finished rows of this stage, earlier runs' among them. Raises JournalError."""
@@ -175,8 +180,12 @@ class Stage:
         said.append(f"{seconds:.1f} s")
         self.console.print(f"  [green]✓[/] {escape(' · '.join(said))}")
         note = {"stage": self.name, "arguments": self.arguments, "started": self._started, "seconds": round(seconds, 3)}
-        note |= {"host": platform.node(), "machine": self.machine.model_dump()} | provenance.checkout(self.root) | self.notes
-        publish_text(self.scratch / "runs" / f"{self.label}.json", json.dumps(note, indent=1) + "\n")
+        note |= (
+            {"root": str(self.root.resolve()), "host": platform.node(), "machine": self.machine.model_dump()}
+            | provenance.checkout(self.root)
+            | self.notes
+        )
+        publish_text(self.note_path, json.dumps(note, indent=1) + "\n")
 
 
 @dataclass(frozen=True)

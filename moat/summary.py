@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
 from moat import dynamics as learning
-from moat.figures import auc, geometric_mean_ppl, wilson, within_task_correlation
+from moat.comparison import compare
+from moat.figures import auc, bootstrap_mean, geometric_mean_ppl, wilson, within_task_correlation
+from moat.pairs import near_gap
+from moat.sources.base import Metric
 from moat.worlds.stories import style_of
 
 NEAR_CHANCE = 0.55  # an AUC below this says that PPL hardly tells good plans from bad ones
+NOT_FAILED = ("reached", "not_reached")  # outcomes that have an answer
+PARSE = ("empty", "syntax")  # failures of the text: it is no actions
+PLANNING = ("turn_limit",)  # failures of planning turn by turn
+ENGINE = ("unanswered",)  # failures that say nothing of the model
+# Any other outcome is a failure of execution: the actions were read, and one of them gave no result.
 
 
 def shares(values: Sequence[str]) -> dict[str, float]:
@@ -48,17 +56,81 @@ def mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def failures(outcomes: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Failures by kind, counted apart: of parsing the actions, of executing them, of planning and of the engine."""
+    counted = sorted(Counter(outcomes).items())
+    failed = {name: n for name, n in counted if name not in NOT_FAILED}
+    return {
+        "parse": {name: n for name, n in failed.items() if name in PARSE},
+        "execution": {name: n for name, n in failed.items() if name not in PARSE + PLANNING + ENGINE},
+        "planning": {name: n for name, n in failed.items() if name in PLANNING},
+        "engine": {name: n for name, n in failed.items() if name in ENGINE},
+    }
+
+
+def score_block(rows: pl.DataFrame) -> dict[str, Any]:
+    """The figures of a source's own metric, with every task in the denominator, also those that failed.
+
+    `score` is the mean of the scores; its 95% interval is Wilson's for a share, a bootstrap's for a mean reward. `f1` and
+    `element` are means too, None where the metric has none. Raises ValueError for rows of several metrics.
+    """
+    metrics = sorted(set(rows["metric"]))
+    if len(metrics) != 1:
+        raise ValueError(f"rows of one source are graded by several metrics, {', '.join(metrics)}: they have no common mean")
+    scores = [float(score) for score in rows["score"]]
+    if Metric(metrics[0]) is Metric.REWARD:
+        low, high = bootstrap_mean(scores)
+    else:
+        low, high = wilson(sum(score == 1 for score in scores), len(scores))
+    return {
+        "metric": metrics[0],
+        "score": mean(scores),
+        "score_low": low,
+        "score_high": high,
+        "f1": mean(rows["f1"].drop_nulls().to_list()),
+        "element": mean(rows["element"].drop_nulls().to_list()),
+        "turns": mean(rows["n_turns"].to_list()),
+        "failures": failures(rows["outcome"].to_list()),
+    }
+
+
 def evaluation(evals: pl.DataFrame) -> dict[str, Any]:
-    """Figures of one evaluation: overall, per source, and the plain means over held-in and held-out sources."""
-    per_source = {
-        str(source): success_block(evals.filter(evals["source"] == source)) for source in sorted(set(evals["source"]))
-    }
+    """Figures of one evaluation: overall, per source, and the averages over held-in and held-out sources.
+
+    An average is the paper's: the plain mean of the sources' scores, however many tasks each has. Beside it stands the
+    mean weighted by tasks.
+    """
+    per_source = {}
+    for source in sorted(set(evals["source"])):
+        rows = evals.filter(evals["source"] == source)
+        per_source[str(source)] = success_block(rows) | score_block(rows)
     trained = {str(s): bool(t) for s, t in evals.select("source", "trained").unique().iter_rows()}
-    return success_block(evals) | {
-        "held_in_avg": mean([per_source[s]["success"] for s in per_source if trained[s]]),
-        "held_out_avg": mean([per_source[s]["success"] for s in per_source if not trained[s]]),
-        "sources": per_source,
-    }
+    averages: dict[str, float | None] = {}
+    for name, held_in in (("held_in", True), ("held_out", False)):
+        own = [block for source, block in per_source.items() if trained[source] is held_in]
+        n = sum(block["n"] for block in own)
+        averages[f"{name}_avg"] = mean([block["score"] for block in own])
+        averages[f"{name}_weighted"] = sum(block["score"] * block["n"] for block in own) / n if n else None
+    return success_block(evals) | averages | {"sources": per_source}
+
+
+def comparisons(evals: Mapping[str, pl.DataFrame], previous: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """For each round but 0: what changed since round 0 and since the round before, on the same tasks.
+
+    `evals` are the evals tables by round; `previous` is the round before each. Gives, by round and by the round that it
+    is compared with, `moat.comparison.compare` of all tasks (`all`) and of each source (`sources`).
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key, before in previous.items():
+        found[key] = {}
+        for other in sorted({"0", before}, key=int):
+            first, second = evals[other], evals[key]
+            sources = {
+                str(source): compare(first.filter(first["source"] == source), second.filter(second["source"] == source))
+                for source in sorted(set(first["source"]) | set(second["source"]))
+            }
+            found[key][other] = {"all": compare(first, second), "sources": sources}
+    return found
 
 
 def premise(tasks: pl.DataFrame, scores: pl.DataFrame, actions: pl.DataFrame) -> dict[str, Any]:
@@ -122,6 +194,22 @@ def round_block(
         "premise_auc": mean(aucs),
         "dynamics": learning.block(dynamics),
     }
+
+
+def pairs_near_gap(pairs: pl.DataFrame, min_gap: float, noise: Mapping[str, float | None]) -> dict[str, dict[str, int]]:
+    """Pairs that measured noise `kept` or `dropped`, were `min_gap` in the unit: by unit, `ppl` and `nll`.
+
+    Over all tasks with two plans to compare. `noise` is that of one score, by unit (`moat.noise`); a gap is a difference of
+    two scores, so it may be off by twice as much. A unit whose noise is None, not measured, is left out.
+    """
+    both = pairs.filter(pairs["chosen_nll"].is_not_null())
+    found = {}
+    for unit in ("ppl", "nll"):
+        off = noise[unit]
+        if off is not None:
+            kept, dropped = near_gap((both[f"rejected_{unit}"] - both[f"chosen_{unit}"]).to_list(), min_gap, 2 * off)
+            found[unit] = {"kept": kept, "dropped": dropped}
+    return found
 
 
 def tidy(value: Any) -> Any:

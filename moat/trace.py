@@ -62,6 +62,11 @@ class Tracer:
         self.rounds = sorted(params.rounds, key=int)
         self._read: dict[Path, pl.DataFrame] = {}
 
+    @property
+    def trains(self) -> bool:
+        """Whether the rounds' pairs and training sets train; under `mode: independent` they only set the updates' number."""
+        return self.params.mode == "joint"
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, schema: Table, path: Path) -> pl.DataFrame:
@@ -162,10 +167,11 @@ class Tracer:
             candidate["same_as"] = None if candidate["rows"] else self.twin(candidate, candidates)
         if key.k is not None:
             rows = [row for row in rows if row["k"] == key.k]
-        trained = (
-            [] if pair is None or pair["dropped"] or self.narrowed_out(key, pair) else [layout.model("planner", round_)]
-        )
-        trained += [layout.model("grounder", row["set"]) for row in rows]
+        trained = []
+        if self.trains:
+            if pair is not None and not pair["dropped"] and not self.narrowed_out(key, pair):
+                trained.append(layout.model("planner", round_))
+            trained += [layout.model("grounder", row["set"]) for row in rows]
         prev = self.params.rounds[round_]["prev"]
         return {
             "round": round_,
@@ -178,6 +184,7 @@ class Tracer:
             "pair": pair,
             "min_gap": self.params.pairs.min_gap,
             "training_rows": rows,
+            "trains": self.trains,
             "models": self.models(trained),
         }
 
@@ -223,12 +230,17 @@ class Tracer:
             raise TraceError(f"demonstration {key.demo_id} is in no table of data/demos: `dvc repro` makes them anew")
         rows = self.training_rows(demo_id=key.demo_id) if key.row_id is None else self.training_rows(row_id=key.row_id)
         rows = [row for row in rows if key.round in (None, row["set"])]
-        trained = [layout.model(role, "0"), *(layout.model("grounder", row["set"]) for row in rows)]
+        trained = [layout.model(role, "0")]
+        if self.trains:
+            trained += [layout.model("grounder", row["set"]) for row in rows]
+        else:  # the role goes on with all its own demonstrations in every round
+            trained += [layout.model(role, name) for name in self.rounds if key.round in (None, name)]
         return {
             "round": key.round,
             "role": role,
             "demonstration": demo,
             "training_rows": rows,
+            "trains": self.trains,
             "models": self.models(trained),
         }
 
@@ -256,7 +268,10 @@ def show(story: Row, out: Console) -> None:
         _show_demonstration(story, out)
     else:
         _show_task(story, out)
-    _head(out, "Training rows", "" if story["training_rows"] else "none")
+    note = (
+        "" if story["trains"] else "of the sets that joint training would use: under mode: independent they trained nothing"
+    )
+    _head(out, "Training rows", note if story["training_rows"] else "none")
     for row in story["training_rows"]:
         _line(out, f"{escape(row['row_id'])} [dim]in {layout.table('sft', row['set'])}[/]")
     _head(out, "Models", "" if story["models"] else "none was trained on it")
@@ -341,7 +356,8 @@ def _pair(story: Row, pair: Row) -> str:
     gap = f"; they differ by {pair['rejected_ppl'] - pair['chosen_ppl']:.3f}"
     if pair["dropped"]:
         return f"not trained on: {escape(pair['dropped'])} ({' · '.join(sides)}{gap})"
-    return f"{' · '.join(sides)}{gap} → {layout.model('planner', story['round'])}"
+    end = str(layout.model("planner", story["round"])) if story["trains"] else "trained nothing (mode: independent)"
+    return f"{' · '.join(sides)}{gap} → {end}"
 
 
 def _show_actions(row: Row, out: Console) -> None:

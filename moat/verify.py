@@ -65,7 +65,7 @@ CONTENTS: tuple[tuple[str, tuple[Check, ...]], ...] = (
     ),
     (
         "Evaluations",
-        (evals.tasks, evals.outcomes, evals.samples, evals.controls),
+        (evals.tasks, evals.outcomes, evals.grades, evals.samples, evals.controls),
     ),
     (
         "Models",

@@ -146,6 +146,8 @@ TABLES = (
     Damage("pool", f"{R1}/pool.parquet", without(pl.lit(True)), "missing here"),
     Damage("length", f"{R1}/sft.parquet", cell("text", "kites " * 300), "moat.json says rows", at="models/grounder/1"),
     Damage("success", "data/evals/1.parquet", cell("success", lambda success: not success), "success is not"),
+    Damage("score", "data/evals/1.parquet", cell("score", lambda score: 1 - score), "not what the answer is worth"),
+    Damage("element", "data/evals/1.parquet", cell("element", 1.0), "not what the answer is worth"),
     Damage("evaluated gold", "data/evals/1.parquet", cell("gold_answer", "-1"), "not as in data/tasks/eval.parquet"),
     Damage("control", "data/evals/1.parquet", cell("control_task_id", "x"), "not the plan of another task"),
     Damage("demonstrated actions", "data/demos/grounder.parquet", demonstrated_otherwise, "not as its task in"),

@@ -4,6 +4,7 @@ import json
 import re
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,3 +120,32 @@ def test_the_stage_writes_the_same_figures_every_time(tmp_path, monkeypatch, sta
     assert layout.CALIBRATION.read_bytes() == first
     found = json.loads(first)
     assert (found["critic"], found["n"], found["asked"]) == (everything.critic.kind, len(CASES), 0)
+
+
+@pytest.mark.trap(20)
+def test_a_judge_is_calibrated_with_the_critics_own_token_limit(tmp_path, monkeypatch, stage_module, tokenizer):
+    """critic.max_new_tokens, set by the stage and not left to an engine; what then ends by length is unparsed."""
+    from moat import judge_engine, models
+    from moat.engines.base import FinishReason, Generation
+
+    asked = []
+
+    class Engine:
+        def generate(self, prompts, seeds, decoding):
+            asked.append(decoding)
+            return [Generation([5], FinishReason.LENGTH, -1.0) for _ in prompts]
+
+    (tmp_path / "judge").mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / "judge" / name).write_text("{}")
+    limits = SimpleNamespace(max_position_embeddings=1_000_000)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "open_engine", lambda *_: Engine())
+    monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
+    monkeypatch.setattr(judge_engine.AutoConfig, "from_pretrained", lambda *_: limits)
+    everything = params.load(ROOT / "params.yaml")
+    change = {"kind": "llm", "judge": "judge", "revision": "x", "prompt": "plain", "max_new_tokens": 777}
+    own = everything.model_copy(update={"critic": everything.critic.model_copy(update=change)})
+    stage_module("calibrate_critic").run(Stage("calibrate_critic", own, Machine(device="cpu"), tmp_path))
+    assert {decoding.max_new_tokens for decoding in asked} == {777}
+    assert sum(row["unparsed"] for row in json.loads(layout.CALIBRATION.read_bytes())["forms"]) == len(CASES)

@@ -22,10 +22,12 @@ WRITES = {"planner": "Subgoal 1: Add 5 to 4", "grounder": GOLD}
 class Engine:
     """Writes its role's text and gives every token log P = -1."""
 
-    def __init__(self, tokenizer, role):
+    def __init__(self, tokenizer, role, asked):
         self.ids = tokenizer(WRITES[role], add_special_tokens=False).input_ids
+        self.role, self.asked = role, asked
 
     def generate(self, prompts, seeds, decoding):
+        self.asked.append((self.role, decoding.temperature, decoding.max_new_tokens))
         return [Generation(list(self.ids), FinishReason.STOP, -1.0) for _ in prompts]
 
     def score(self, prompts, completions):
@@ -34,26 +36,27 @@ class Engine:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, root, tokenizer):
-    """Three evaluation tasks and two model folders; `opened` holds (role, which earlier engines were still alive)."""
+    """Three evaluation tasks and two model folders; `opened` holds (role, which earlier engines were still alive),
+    `asked` the role, temperature and token limit of every call."""
     monkeypatch.chdir(tmp_path)
     tasks = [task(name, text=f"How many {name}?", gold_actions=GOLD, gold_answer="9") for name in "abc"]
     TASKS.write(layout.EVAL_TASKS, tasks, {})
     for role in WRITES:
         layout.model(role, "1").mkdir(parents=True)
         (layout.model(role, "1") / "config.json").write_text(role)
-    opened, engines = [], []
+    opened, engines, asked = [], [], []
 
     def open_engine(path, machine):
         role = path.parent.name
         opened.append((role, [name for name, engine in engines if engine() is not None]))
-        engine = Engine(tokenizer, role)
+        engine = Engine(tokenizer, role, asked)
         engines.append((role, weakref.ref(engine)))
         return engine
 
     monkeypatch.setattr(models, "open_engine", open_engine)
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
     stage = Stage("evaluate", params.load(root / "params.yaml"), Machine(device="cpu"), tmp_path, {"round": "1"})
-    return SimpleNamespace(stage=stage, opened=opened)
+    return SimpleNamespace(stage=stage, opened=opened, asked=asked)
 
 
 @pytest.mark.trap(23)
@@ -65,6 +68,18 @@ def test_the_planner_is_gone_before_the_grounder_is_opened(place, stage_module):
     finally:
         gc.enable()
     assert place.opened == [("planner", []), ("grounder", [])]
+
+
+@pytest.mark.trap(20)
+def test_every_generation_has_its_own_token_limit(place, stage_module):
+    """evaluate.max_new_tokens for the plan and for both roles' use of it, sample.max_new_tokens for the sampled plans."""
+    everything = place.stage.params
+    own = {"max_new_tokens": 33, "temperature": 0.25, "samples": 2}
+    change = {"evaluate": everything.evaluate.model_copy(update=own)}
+    change["sample"] = everything.sample.model_copy(update={"max_new_tokens": 44, "temperature": 0.75})
+    place.stage.params = everything.model_copy(update=change)
+    stage_module("evaluate").run(place.stage, "1")
+    assert set(place.asked) == {("planner", 0.25, 33), ("planner", 0.75, 44), ("grounder", 0.25, 33)}
 
 
 def test_every_task_has_its_row(place, stage_module):

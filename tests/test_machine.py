@@ -1,12 +1,15 @@
 """machine.yaml, which says where a run happens: moat/machine.py."""
 
+import json
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
-from moat.machine import MACHINE, Machine, load
+from moat import params
+from moat.machine import MACHINE, Machine, load, scratch
 from moat.params import ParamsError
+from moat.stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,3 +55,52 @@ def test_a_fault_is_named(tmp_path, text, said):
     (tmp_path / MACHINE).write_bytes(text.encode("latin-1"))
     with pytest.raises(ParamsError, match=rf"(?s)machine\.yaml.*{said}"):
         load(tmp_path)
+
+
+# --- the scratch folder -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("notes.txt", r"notes\.txt' is a file"),
+        ("notes.txt/below", r"notes\.txt' is a file"),
+        ("x" * 300, r"is no path that can be used"),
+        ("a\0b", r"is no path that can be used"),
+    ],
+)
+def test_a_scratch_folder_that_cannot_be_is_an_error_of_machine_yaml(tmp_path, path, said):
+    """File, key and path, before a stage works for an hour and cannot keep it."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ParamsError, match=rf"(?s)machine\.yaml: scratch: .*{said}.*: name a folder that can be written"):
+        scratch(tmp_path, Machine(scratch=path))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_scratch_folder_that_cannot_be_written_is_an_error_of_machine_yaml(tmp_path, monkeypatch):
+    """Also where it is to be made inside of one that cannot."""
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(ParamsError, match=r"machine\.yaml: scratch: .*cannot be written"):
+        scratch(tmp_path, Machine(scratch="new/deep"))
+    (tmp_path / "own").mkdir()
+    assert scratch(tmp_path, Machine(scratch="own/deep")) == tmp_path / "own" / "deep"
+
+
+def test_a_scratch_folder_is_not_made_before_it_is_used(tmp_path):
+    assert scratch(tmp_path, Machine(scratch="new/deep")) == tmp_path / "new" / "deep"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_experiment_shares_the_scratch_folder_and_not_the_notes(tmp_path):
+    """The note on a run of the checkout stays when an experiment beside it runs the same stage."""
+    settings = params.load(ROOT / "params.yaml")
+    experiment = tmp_path / ".dvc" / "tmp" / "exps" / "tmp1"
+    experiment.mkdir(parents=True)
+    one, other = (Stage("sample", settings, Machine(), root, {"round": "1"}) for root in (tmp_path, experiment))
+    assert one.scratch == other.scratch == tmp_path / ".scratch"
+    for stage in (one, other):
+        stage.close()
+    assert one.note_path != other.note_path
+    assert {one.note_path.name, other.note_path.name} == {"sample-1.json"}
+    notes = [json.loads(stage.note_path.read_text(encoding="utf-8")) for stage in (one, other)]
+    assert [note["root"] for note in notes] == [str(tmp_path), str(experiment)]

@@ -14,7 +14,9 @@ from moat.machine import Machine
 from moat.report import (
     Deviation,
     ReportError,
+    beside_the_paper,
     charts,
+    compared,
     control_note,
     deviations,
     learned,
@@ -22,8 +24,10 @@ from moat.report import (
     number,
     percent,
     pick_examples,
+    points,
     read_calibration,
     read_metrics,
+    render,
     steps,
 )
 from moat.schemas.actions import ACTIONS
@@ -36,7 +40,7 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage
-from moat.summary import evaluation, round_block, tidy
+from moat.summary import comparisons, evaluation, pairs_near_gap, round_block, tidy
 from stages import report as stage_report
 from tests.rows import task
 
@@ -199,17 +203,21 @@ def write_run(folder):
         "actions": GOLD,
     }
     rows = candidate_tables(ids) | {"pairs": pairs, "sft": [sft], "dynamics": dynamics_rows()}
-    rounds = {}
+    rounds, evals = {}, {}
     for key in sorted(settings.evaluated, key=int):
         EVALS.write(layout.evals(key), eval_rows(20, 8 + 3 * int(key)), {})
-        block = evaluation(EVALS.read(layout.evals(key)))
+        evals[key] = EVALS.read(layout.evals(key))
+        block = evaluation(evals[key])
         if key in settings.rounds:
             read = {}
             for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT, DYNAMICS):
                 schema.write(layout.table(schema.name, key), rows[schema.name], {})
                 read[schema.name] = schema.read(layout.table(schema.name, key))
             block |= round_block(TASKS.read(layout.TRAIN_TASKS), min_gap=0.1, **read)
+            block["pairs_near_gap"] = pairs_near_gap(read["pairs"], 0.1, {"n": 64, "nll": 1e-7, "ppl": 1e-6})
         rounds[key] = tidy(block)
+    for key, found in comparisons(evals, {key: entry["prev"] for key, entry in settings.rounds.items()}).items():
+        rounds[key]["comparison"] = tidy(found)
     layout.METRICS.write_text(json.dumps({"rounds": rounds, "final": {}}), encoding="utf-8")
     layout.CALIBRATION.write_text(json.dumps(CALIBRATION), encoding="utf-8")
     return Stage("report", settings, Machine(), folder)
@@ -328,6 +336,73 @@ def test_the_critics_calibration_is_shown(parsed):
     assert "the critic executor agrees with the truth on 87.5% (95% interval 73.9–94.5)" in text
     assert "accepts 100.0% of what is right and 25.0% of what is wrong" in text
     assert "merged right 20 20 missing step wrong 20 5 12 2 1" in text
+
+
+def test_sources_are_shown_by_their_metric(parsed):
+    """Round 0 solves 8 of 20 tasks, 4 of each source; both averages; nothing beside a metric that has nothing."""
+    text = " ".join(" ".join(parsed.text).split())
+    assert "stories 0 10 number 40.0 (16.8–68.7) 0 parse, 0 execution 10.0" in text
+    assert "Averages over task sources" in text
+    assert "held-out, weighted by tasks, % 0 40.0 40.0 40.0 40.0 1" in text
+
+
+def test_rounds_are_compared_on_the_same_tasks(parsed):
+    """Round 2 solves 14 tasks of 20, among them the 8 of round 0: six turned right, p = 2 / 64."""
+    text = " ".join(" ".join(parsed.text).split())
+    assert re.search(r"2 0 all tasks 20 40\.0 70\.0 \+30\.0 \(\+\d+\.\d to \+\d+\.\d\) 6 0 0\.031", text)
+    assert re.search(r"2 1 stories_travel 10 60\.0 70\.0 ", text)
+
+
+def test_pairs_near_the_gap_are_counted(parsed):
+    """Their gap is far from it: none."""
+    text = " ".join(" ".join(parsed.text).split())
+    assert text.count("gap in PPL within noise of min_gap: kept, dropped 0, 0") == 2
+
+
+def test_a_base_model_that_the_paper_has_not_is_said_in_a_line(parsed):
+    text = " ".join(" ".join(parsed.text).split())
+    assert "Beside the paper The paper has no figures for this base model, so none stand beside this run's." in text
+
+
+def scored(**scores):
+    return {"sources": {source: {"score": score} for source, score in scores.items()}}
+
+
+def test_our_rows_stand_below_the_papers_of_the_same_base_model():
+    """In the paper's order; what was not evaluated is missing, and so is its average."""
+    rounds = {"0": scored(gsm8k=0.25, stories=1.0), "1": scored(gsm8k=0.5, mind2web=0.25, strategyqa=0.75, stories=1.0)}
+    rows = beside_the_paper("mistralai/Mistral-7B-v0.2", rounds)
+    assert [row.method for row in rows] == ["Agent Lumos", "MOAT", "this run, cold start", "this run, round 1"]
+    assert (rows[1].values["SVAMP"], rows[2].values["GSM8K"], rows[2].held_in, rows[3].held_in) == (73.7, 25.0, None, 50.0)
+    assert beside_the_paper("mistralai/Mistral-7B-v0.1", rounds) == []
+
+
+def test_the_papers_rows_are_on_the_page_of_its_base_model(tmp_path, monkeypatch):
+    """A whole page of the same run, told that its base model is the paper's; held-out sources of other names are dashes."""
+    monkeypatch.chdir(tmp_path)
+    stage = write_run(tmp_path)
+    rounds = read_metrics(layout.METRICS, sorted(stage.params.evaluated, key=int))
+    context = {"facts": [], "deviations": [], "calibration": CALIBRATION, "cards": [], "last": None}
+    checker = Checker()
+    checker.feed(render(context, rounds, {}, "Qwen/Qwen2.5-14B"))
+    text = " ".join(" ".join(checker.text).split())
+    assert "MOAT 82.4 32.6 55.3 56.8 87.4 65.8 28.0 60.4 this run, cold start – – – – – – – –" in text
+    assert "Percent, on Qwen/Qwen2.5-14B." in text
+    assert checker.faults == []
+
+
+def test_one_source_is_not_compared_twice():
+    """The row of all tasks would be that of the one source; metrics of an older run have no comparison."""
+    found = {"all": {"n": 3}, "sources": {"stories": {"n": 3}}}
+    assert compared({"0": {}, "1": {"comparison": {"0": found}}}) == [
+        {"round": "1", "against": "0", "of": "stories", "n": 3},
+    ]
+    found["sources"]["travel"] = {"n": 0}
+    assert [row["of"] for row in compared({"1": {"comparison": {"0": found}}})] == ["all tasks", "stories", "travel"]
+
+
+def test_a_difference_has_its_sign():
+    assert [points(value) for value in (0.3, -0.0125, 0.0)] == ["+30.0", "−1.2", "+0.0"]
 
 
 def test_a_calibration_of_another_shape_is_refused(tmp_path):

@@ -20,7 +20,18 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Counts, Stage
-from moat.summary import evaluation, premise, round_block, shares, success_block, tidy
+from moat.summary import (
+    comparisons,
+    evaluation,
+    failures,
+    pairs_near_gap,
+    premise,
+    round_block,
+    score_block,
+    shares,
+    success_block,
+    tidy,
+)
 from tests import rows
 
 NUMBERS, OPERATION = "Subgoal 1: Add 5 to 4", "Subgoal 1: Add what comes in"
@@ -176,7 +187,89 @@ def test_averages_are_over_sources_and_not_over_rows():
 
 def test_no_held_out_source_has_no_average():
     """None, and not 0."""
-    assert evaluation(pl.DataFrame(EVALUATED[:4]))["held_out_avg"] is None
+    found = evaluation(pl.DataFrame(EVALUATED[:4]))
+    assert (found["held_out_avg"], found["held_out_weighted"]) == (None, None)
+
+
+def graded(task_id, source, metric, score, trained=True, outcome="not_reached", **more):
+    """An evaluated row under a metric."""
+    own = evaluated(task_id, source, "reached" if score == 1 else outcome)
+    return own | {"trained": trained, "metric": metric, "score": score} | more
+
+
+def test_weighted_averages_count_tasks_and_plain_ones_sources():
+    """Held-in: 3 of 4 and 0 of 1, plain 3/8, weighted 3/5. Held-out: rewards .5 and 1 of one source, both .75."""
+    rows = [graded(str(n), "maths", "number", float(n > 0)) for n in range(4)]
+    rows += [graded("q", "qa", "yes_no", 0.0)]
+    rows += [graded(f"w{r}", "shop", "reward", r, trained=False) for r in (0.5, 1.0)]
+    found = evaluation(pl.DataFrame(rows))
+    assert (found["held_in_avg"], found["held_in_weighted"]) == (0.375, pytest.approx(0.6))
+    assert (found["held_out_avg"], found["held_out_weighted"]) == (0.75, 0.75)
+    assert (found["sources"]["shop"]["score"], found["sources"]["shop"]["success"]) == (0.75, 0.5)
+
+
+@pytest.mark.trap(36)
+def test_a_mean_reward_is_over_all_episodes():
+    """Rewards 1, .5 and three episodes that failed: .3, with a bootstrap's interval, which a share's is not."""
+    rows = [graded("a", "shop", "reward", 1.0), graded("b", "shop", "reward", 0.5)]
+    rows += [graded(t, "shop", "reward", 0.0, outcome="tool_error") for t in "cde"]
+    found = score_block(pl.DataFrame(rows))
+    assert found["score"] == pytest.approx(0.3)
+    assert 0 <= found["score_low"] < 0.3 < found["score_high"] <= 1
+    assert (found["score_low"], found["score_high"]) != wilson(1, 5)
+    assert (found["f1"], found["element"]) == (None, None)
+
+
+def test_a_share_has_wilsons_interval():
+    """Step success 1 of 2; F1 of the operation and the element's share stand beside it."""
+    rows = [graded("a", "web", "web_step", 1.0, f1=1.0, element=1.0, n_turns=3)]
+    rows += [graded("b", "web", "web_step", 0.0, f1=0.5, element=0.0)]
+    found = score_block(pl.DataFrame(rows))
+    assert (found["score"], found["score_low"], found["score_high"]) == (0.5, *wilson(1, 2))
+    assert (found["metric"], found["f1"], found["element"], found["turns"]) == ("web_step", 0.75, 0.5, 2)
+
+
+def test_rows_of_two_metrics_have_no_common_mean():
+    with pytest.raises(ValueError, match="several metrics, number, reward"):
+        score_block(pl.DataFrame([graded("a", "s", "number", 1.0), graded("b", "s", "reward", 0.5)]))
+
+
+@pytest.mark.trap(33)
+def test_failures_of_parsing_and_of_execution_are_counted_apart():
+    """By kind; a wrong answer is no failure, and a request that the engine failed on is neither."""
+    outcomes = ["reached", "not_reached", "empty", "syntax", "syntax", "unknown_tool", "no_result", "time"]
+    outcomes += ["turn_limit", "unanswered"]
+    assert failures(outcomes) == {
+        "parse": {"empty": 1, "syntax": 2},
+        "execution": {"no_result": 1, "time": 1, "unknown_tool": 1},
+        "planning": {"turn_limit": 1},
+        "engine": {"unanswered": 1},
+    }
+    assert failures(["reached"]) == {"parse": {}, "execution": {}, "planning": {}, "engine": {}}
+
+
+def test_the_metric_of_every_task_adds_nothing_where_success_is_the_score():
+    """What the figures were before there were metrics, they are: averages of success over sources."""
+    found = evaluation(pl.DataFrame(EVALUATED))
+    for name, block in found["sources"].items():
+        assert [block[f"score{end}"] for end in ("", "_low", "_high")] == [
+            block[f"success{end}"] for end in ("", "_low", "_high")
+        ], name
+
+
+def test_a_round_is_compared_with_round_0_and_with_the_one_before():
+    """Of four tasks 1, 3 and 2 are solved; round 1 has one comparison, round 2 two, each of all tasks and by source."""
+    solved = {"0": "a", "1": "abc", "2": "bc"}
+    evals = {
+        key: pl.DataFrame([evaluated(t, "x" if t == "a" else "y", "reached" if t in own else "syntax") for t in "abcd"])
+        for key, own in solved.items()
+    }
+    found = comparisons(evals, {"1": "0", "2": "1"})
+    assert {key: list(block) for key, block in found.items()} == {"1": ["0"], "2": ["0", "1"]}
+    assert [found["2"][k]["all"]["difference"] for k in "01"] == [0.25, -0.25]
+    assert (found["2"]["0"]["all"]["turned_right"], found["2"]["0"]["all"]["turned_wrong"]) == (2, 1)
+    assert {source: block["n"] for source, block in found["2"]["1"]["sources"].items()} == {"x": 1, "y": 3}
+    assert found["2"]["1"]["sources"]["x"]["difference"] == -1.0
 
 
 # --- the premise ------------------------------------------------------------------------------------------------------
@@ -218,6 +311,20 @@ def test_figures_of_a_round():
     assert block["outcomes"] == {"not_reached": 0.2, "reached": 0.6, "syntax": 0.2}
     assert block["sft_rows"] == {"accepted": 1, "corrected": 1, "initial": 2}
     assert block["premise_auc"] == pytest.approx(3 / 8)  # the sources that have one
+
+
+@pytest.mark.trap(6)
+def test_pairs_that_noise_decided_are_reported():
+    """PPL gaps 2 and .2 at min_gap .15: within .1 one kept. NLL gaps .693 and .095: within .06 one dropped.
+
+    A gap is off by twice a score's noise; a unit whose noise was not measured has no count.
+    """
+    pairs = frames()["pairs"]
+    found = pairs_near_gap(pairs, 0.15, {"n": 64, "nll": 0.03, "ppl": 0.05})
+    assert found == {"ppl": {"kept": 1, "dropped": 0}, "nll": {"kept": 0, "dropped": 1}}
+    clear = {"kept": 0, "dropped": 0}
+    assert pairs_near_gap(pairs, 0.15, {"n": 64, "nll": 0.02, "ppl": 0.02}) == {"ppl": clear, "nll": clear}
+    assert pairs_near_gap(pairs, 0.15, {"n": 0, "nll": None, "ppl": None}) == {}
 
 
 def test_shares_are_sorted_by_name():

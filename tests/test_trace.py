@@ -130,6 +130,30 @@ def test_under_all_rounds_data_a_row_trained_later_grounders_too(make_checkout, 
     assert paths[-2:] == ["models/grounder/1", "models/grounder/2"]
 
 
+def test_under_independent_training_the_sets_trained_nothing(make_checkout, tmp_path, monkeypatch):
+    """Each role goes on with its own demonstrations: no pair and no row of sft.parquet leads to a model, and it is said."""
+    make_checkout(tmp_path, {"mode": "independent"})
+    monkeypatch.chdir(tmp_path)
+    candidate = rows(tmp_path, "sft", "1").filter(pl.col("origin") != "initial")["row_id"][0]
+    story = trace(tmp_path, candidate)
+    assert (story["trains"], story["models"]) == (False, [])
+    assert [row["row_id"] for row in story["training_rows"]] == [candidate]
+    assert trace(tmp_path, kept_task(tmp_path))["models"] == []
+    said = " ".join(moat("trace", kept_task(tmp_path)).stdout.split())
+    assert "under mode: independent they trained nothing" in said
+    assert "trained nothing (mode: independent)" in said
+    assert "none was trained on it" in said
+
+
+def test_under_independent_training_a_demonstration_trained_its_role_in_every_round(make_checkout, tmp_path):
+    """Whether a round's training set drew it or not."""
+    make_checkout(tmp_path, {"mode": "independent"})
+    for role in ("planner", "grounder"):
+        demo = pl.read_parquet(tmp_path / f"data/demos/{role}.parquet")["demo_id"][0]
+        paths = [model["path"] for model in trace(tmp_path, demo)["models"]]
+        assert paths == [f"models/{role}/{key}" for key in "012"]
+
+
 # --- what is not known ------------------------------------------------------------------------------------------------
 
 

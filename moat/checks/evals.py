@@ -10,6 +10,8 @@ import polars as pl
 
 from moat import layout
 from moat.checkout import Absent, Checkout, Findings
+from moat.grading import grade
+from moat.sources.base import Metric
 from moat.toolbox import goal_of
 from moat.turns import done
 
@@ -56,6 +58,22 @@ def again(checkout: Checkout, row: dict[str, Any]) -> tuple[str, str | None] | N
         return checkout.came(row["actions"], goal)
     *before, last = done(row["played"])
     return checkout.came(last.actions, replace(goal, earlier=tuple(turn.actions for turn in before)))
+
+
+def grades(checkout: Checkout) -> Findings:
+    """Answers, graded again by their metric, have the score, F1 and element that are stored"""
+    for path, rows in present(checkout):
+        other = []
+        names = ("metric", "answer", "gold_answer", "outcome", "score", "f1", "element")
+        for row in rows.select(names).iter_rows(named=True):
+            if row["metric"] not in {metric.value for metric in Metric}:
+                other.append(True)
+                continue
+            found = grade(Metric(row["metric"]), row["answer"], row["gold_answer"])
+            score = found.score if row["outcome"] in ("reached", "not_reached") else 0.0
+            other.append((score, found.f1, found.element) != (row["score"], row["f1"], row["element"]))
+        wrong = rows.filter(pl.Series(other, dtype=pl.Boolean))
+        yield from checkout.rows(path, wrong, "score, f1 or element is not what the answer is worth")
 
 
 def samples(checkout: Checkout) -> Findings:
