@@ -35,7 +35,7 @@ from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.tables import Table, TableError, metadata
 from moat.tokens import Role
-from moat.toolbox import Goal, Toolbox
+from moat.toolbox import Goal, Toolbox, goal_of
 
 if TYPE_CHECKING:
     from moat.tokens import Renderer
@@ -257,8 +257,17 @@ class Checkout:
 
     # --- recomputing --------------------------------------------------------------------------------------------------
 
-    def came(self, actions: str, goal: Goal) -> tuple[str, str | None] | None:
+    def goal(self, row: Mapping[str, Any]) -> Goal | None:
+        """What a task's actions are run against; None for a metric or a context that is none (which is reported)."""
+        try:
+            return goal_of(row)
+        except (KeyError, ValueError):
+            return None
+
+    def came(self, actions: str, goal: Goal | None) -> tuple[str, str | None] | None:
         """Outcome and answer of actions that are executed again; None when their tools cannot be opened here."""
+        if goal is None:
+            return None
         key = (actions, goal)
         if key not in self._came and self._toolbox.knows(goal):
             execution = self._toolbox.execute(actions, goal)

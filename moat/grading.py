@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from moat.answers import parse_number
+from moat.answers import parse_number, same_answer
 from moat.sources.base import Metric
 from moat.web_steps import score_step
 
@@ -41,8 +41,8 @@ class Grade:
 def grade(metric: Metric, answer: str | None, gold: str) -> Grade:
     """Grade `answer` (None: there is none) against `gold`.
 
-    NUMBER compares by value (`moat.answers`); YES_NO takes the words yes, no, true and false, in any case, with or
-    without a full stop; EXACT_MATCH is HotpotQA's, and a gold yes or no is met by true or false too, as comparisons are
+    NUMBER compares by value, TEXT as text (`moat.answers`); YES_NO takes the words yes, no, true and false, in any case,
+    with or without a full stop; EXACT_MATCH is HotpotQA's, and a gold yes or no is met by true or false too, as comparisons are
     printed; WEB_STEP is Mind2Web's step success (`moat.web_steps`), the answer naming one element of those that the gold
     allows; REWARD reads the answer as the environment's reward, from 0 to 1, whatever the gold, and is correct at 1.
     """
@@ -51,6 +51,8 @@ def grade(metric: Metric, answer: str | None, gold: str) -> Grade:
         case Metric.NUMBER:
             value = parse_number(gold)
             return _whole(said is not None and value is not None and parse_number(said) == value)
+        case Metric.TEXT:
+            return _whole(same_answer(said, gold))
         case Metric.YES_NO:
             wanted = _truth(gold)
             return _whole(said is not None and wanted is not None and _truth(said) is wanted)

@@ -7,13 +7,13 @@ kept or dropped by rounding; `moat.pairs.near_gap` counts them.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from moat.scoring import mean_nll, perplexity
+from moat.seeds import content_id
 from moat.tokens import Example
 
 SAMPLE = 64  # examples that are scored again
@@ -43,7 +43,8 @@ def measure(alone: Alone, examples: Sequence[Example], batched: Sequence[np.ndar
     """
     if len(examples) != len(batched):
         raise ValueError(f"{len(examples)} examples, but scores of {len(batched)}")
-    drawn = sorted(random.Random(seed).sample(range(len(examples)), min(SAMPLE, len(examples))))
+    ranks = [content_id("noise", seed, *one.prompt, 0, *one.completion) for one in examples]  # so that others do not move it
+    drawn = sorted(sorted(range(len(examples)), key=ranks.__getitem__)[:SAMPLE])
     nlls, ppls = [], []
     for index, again in zip(drawn, alone([examples[index] for index in drawn]), strict=True):
         before = mean_nll(batched[index], include_end)

@@ -80,7 +80,7 @@ def turn_rows(row: Row) -> Iterator[Row]:
         number = parse_number(turn["result"]) is not None
         yield row | {
             "task_id": content_id(row["episode_id"], index),
-            "metric": row["metric"] if last else (Metric.NUMBER if number else Metric.EXACT_MATCH).value,
+            "metric": row["metric"] if last else (Metric.NUMBER if number else Metric.TEXT).value,
             "turn": index,
             "gold_subgoals": planned(index + 1, turn["subgoal"]),
             "gold_actions": turn["actions"],

@@ -88,7 +88,8 @@ def run(stage: Stage) -> None:
         "last": last,
     }
     dynamics = {key: DYNAMICS.read(layout.table("dynamics", key)) for key in sorted(params.rounds, key=int)}
-    publish_text(layout.REPORT, render(context, rounds, dynamics))
+    base = getattr(params.base_model, "name", "")  # of a pretrained one
+    publish_text(layout.REPORT, render(context, rounds, dynamics, base))
     stage.say(f"{len(rounds)} rounds and {len(shown)} example tasks: open {layout.REPORT} in a browser")
     stage.close()
 

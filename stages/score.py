@@ -1,10 +1,11 @@
 """score: how well the grounder of the round before predicts the gold actions from each candidate.
 
 Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev};
-         params.yaml: score, format, max_length, limits
+         params.yaml: score, format, max_length, seed, limits
 Writes   data/rounds/{round}/scores.parquet
 Paper    MOAT, section 4.1: PPL = exp(-(1/|a|) sum_i log P(a_i | a_<i, x, I, s))
-Differs  |a| is read as the action tokens without the end token (score.include_end); both NLL and PPL are stored
+Differs  |a| is read as the action tokens without the end token (score.include_end); both NLL and PPL are stored.
+         A sample is scored again one by one: how far a batch moves a score is in the table's facts (noise)
 
     python -m moat.launch stages/score.py --round 1 --prev 0
 """
@@ -12,14 +13,17 @@ Differs  |a| is read as the action tokens without the end token (score.include_e
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from moat import layout, models
 from moat.examples import OVER_LENGTH, gold_example
+from moat.noise import measure
 from moat.rows import ENGINE_FAILED, answered, tell
 from moat.schemas.scores import SCORES
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.scoring import mean_nll, perplexity
+from moat.seeds import seed_of
 from moat.stage import PREV, ROUND, Counts, Stage, main
 from moat.tokens import Renderer
 
@@ -44,8 +48,16 @@ def run(stage: Stage, round: str, prev: str) -> None:
             examples.append(example)
     with stage.progress("scoring", len(examples)) as advance:
         found = runner.score(examples, [task for task, _ in keys], advance)
+        scored = answered(examples, found)
+        keys, logprobs = answered(keys, found), answered(found, found)
+        noise = measure(
+            lambda some: runner.score_alone(some, lambda n: None),
+            scored,
+            logprobs,
+            params.score.include_end,
+            seed_of(params.seed, "noise", round),
+        )
     include_end = params.score.include_end
-    keys, logprobs = answered(keys, found), answered(found, found)
     nlls = [mean_nll(values, include_end) for values in logprobs]
     table = [
         {
@@ -60,8 +72,8 @@ def run(stage: Stage, round: str, prev: str) -> None:
     drops = {"unusable candidate": len(candidates) - len(usable), OVER_LENGTH: len(usable) - len(examples)}
     drops[ENGINE_FAILED] = len(examples) - len(table)
     counts = Counts(len(candidates), len(table), drops)
-    facts = stage.facts("score", "format", "max_length", counts=counts, **models.engine_facts(stage.machine))
-    SCORES.write(target, table, facts)
+    facts = stage.facts("score", "format", "max_length", "seed", counts=counts, **models.engine_facts(stage.machine))
+    SCORES.write(target, table, facts | {"noise": asdict(noise)})
     if table:
         stage.say(f"geometric mean PPL {math.exp(sum(nlls) / len(nlls)):.4f}")
     tell(stage, runner)

@@ -31,7 +31,8 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage, main
-from moat.summary import NEAR_CHANCE, evaluation, round_block, tidy
+from moat.summary import NEAR_CHANCE, comparisons, evaluation, pairs_near_gap, round_block, tidy
+from moat.tables import metadata
 
 CURVES = (
     "success",
@@ -106,15 +107,20 @@ def run(stage: Stage) -> None:
     )
     tasks = TASKS.read(layout.TRAIN_TASKS)
     rounds: dict[str, dict[str, Any]] = {}
+    evals = {key: EVALS.read(layout.evals(key)) for key in keys}
     for key in keys:
-        block = evaluation(EVALS.read(layout.evals(key)))
+        block = evaluation(evals[key])
         if key in params.rounds:
             read = {
                 schema.name: schema.read(layout.table(schema.name, key))
                 for schema in (SUBGOALS, SCORES, ACTIONS, PAIRS, CRITIQUES, SFT, DYNAMICS)
             }
             block |= round_block(tasks, min_gap=params.pairs.min_gap, **read)
+            noise = metadata(layout.table("scores", key))["facts"]["noise"]
+            block["pairs_near_gap"] = pairs_near_gap(read["pairs"], params.pairs.min_gap, noise)
         rounds[key] = tidy(block)
+    for key, found in comparisons(evals, {key: entry["prev"] for key, entry in params.rounds.items()}).items():
+        rounds[key]["comparison"] = tidy(found)
     final = {name: value for name, value in rounds[keys[-1]].items() if isinstance(value, int | float)}
     publish_text(layout.METRICS, json.dumps({"rounds": rounds, "final": final}, indent=1, ensure_ascii=False) + "\n")
     publish_text(layout.CURVES, curves(rounds))

@@ -9,7 +9,6 @@ import polars as pl
 from moat import layout
 from moat.checkout import Absent, Checkout, Findings, each_round
 from moat.seeds import seed_of
-from moat.toolbox import goal_of
 from moat.turns import subgoal_of
 
 KEY = ["task_id", "k"]
@@ -129,7 +128,7 @@ def outcomes(checkout: Checkout, key: str) -> Findings:
     path = layout.table("actions", key)
     rows = joined(checkout, checkout.round_table("actions", key))
     other = [
-        (found := checkout.came(row["actions"], goal_of(row))) is not None and found != (row["outcome"], row["answer"])
+        (found := checkout.came(row["actions"], checkout.goal(row))) is not None and found != (row["outcome"], row["answer"])
         for row in rows.iter_rows(named=True)
     ]
     yield from checkout.rows(

@@ -12,7 +12,6 @@ from moat import layout
 from moat.checkout import Absent, Checkout, Findings
 from moat.grading import grade
 from moat.sources.base import Metric
-from moat.toolbox import goal_of
 from moat.turns import done
 
 COPIED = ("source", "trained", "metric", "text", "gold_actions", "gold_answer")
@@ -51,8 +50,8 @@ UNPLAYED = ("turn_limit", "unanswered", "empty")  # outcomes of an episode that 
 
 def again(checkout: Checkout, row: dict[str, Any]) -> tuple[str, str | None] | None:
     """Outcome and answer of an evaluation's actions that are executed again; None when they cannot be."""
-    goal = goal_of(row)
-    if row["outcome"] == "unanswered" or (row["played"] and row["outcome"] in UNPLAYED):
+    goal = checkout.goal(row)
+    if goal is None or row["outcome"] == "unanswered" or (row["played"] and row["outcome"] in UNPLAYED):
         return None
     if not row["played"]:
         return checkout.came(row["actions"], goal)

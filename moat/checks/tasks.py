@@ -8,7 +8,6 @@ from moat import layout
 from moat.checkout import Absent, Checkout, Findings
 from moat.seeds import content_id
 from moat.tokens import Role
-from moat.toolbox import goal_of
 
 SPLITS = (layout.TRAIN_TASKS, layout.EVAL_TASKS)
 DEMOS = tuple(layout.demos(role) for role in Role)
@@ -53,7 +52,7 @@ def reach(checkout: Checkout, rows: pl.DataFrame, actions: str) -> pl.Series:
     """For each task row, whether the actions in its column `actions` run and come to its answer (or cannot be run here)."""
     found = []
     for row in rows.iter_rows(named=True):
-        came = checkout.came(row[actions], goal_of(row)) if row[actions] else None
+        came = checkout.came(row[actions], checkout.goal(row)) if row[actions] else None
         found.append(came is None or came[0] == "reached")
     return pl.Series("reach", found, dtype=pl.Boolean)
 

@@ -13,7 +13,7 @@ EVALS = Table(
         Column("task_id", pa.string(), "The task."),
         Column("source", pa.string(), "Name of the task source."),
         Column("trained", pa.bool_(), "Held-in (another split of this source is trained on) or held-out."),
-        Column("metric", pa.string(), "How the answer is graded: number, yes_no, exact_match, web_step or reward."),
+        Column("metric", pa.string(), "How the answer is graded: number, text, yes_no, exact_match, web_step or reward."),
         Column("text", pa.string(), "The question."),
         Column("gold_actions", pa.string(), "Actions that reach the gold answer."),
         Column("gold_answer", pa.string(), "The gold answer."),

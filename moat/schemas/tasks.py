@@ -17,7 +17,7 @@ TASKS = Table(
         Column("source", pa.string(), "Name of the task source in params.yaml."),
         Column("trained", pa.bool_(), "Whether the source is trained on (held-in) or never (held-out)."),
         Column("domain", pa.string(), "Which tools the task's actions may use, such as maths."),
-        Column("metric", pa.string(), "How an answer is graded: number, yes_no, exact_match, web_step or reward."),
+        Column("metric", pa.string(), "How an answer is graded: number, text, yes_no, exact_match, web_step or reward."),
         Column("text", pa.string(), "The question, as both roles read it."),
         Column("turn", pa.int32(), "The turn that is asked, from 0, after those before it; null: the whole.", nullable=True),
         Column("turns", TURNS, "The gold turns of the whole task; empty where planning is onetime or they are unknown."),

@@ -11,6 +11,7 @@ class Metric(StrEnum):
     """How an answer is graded."""
 
     NUMBER = "number"  # equal value
+    TEXT = "text"  # equal text after normalising case, spaces and quotes: of results that a question's answer is not
     YES_NO = "yes_no"  # exact match of yes or no; a failure is neither
     EXACT_MATCH = "exact_match"  # equal text after normalising; word F1 beside it
     WEB_STEP = "web_step"  # the right element, operation and text of a step on a page
