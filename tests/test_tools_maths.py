@@ -587,8 +587,8 @@ def test_results_are_variables_of_code(arguments, results, value):
             "1000",
         ),
         (
-            "R1 = SetEquation(x + y = 10); R2 = SetEquation(x = y + 2); R3, R4 = SolveEquation(R1, R2); R5 = Calculator(R3/R4)",
-            "1.5",
+            "R1 = SetEquation(x + y = 10); R2 = SetEquation(x = y + 2); R3, R4 = SolveEquation(R1, R2); R5 = R3",
+            "6",
         ),
         ("R1, R2 = SolveEquation(x^2 = 9); R3 = Code(If R1 > 0, R1, R2)", "3"),
         ("R1 = SolveInequality(x^2 <= 10); R2 = Count(R1); R3 = Calculator(R2 * 2)", "14"),
