@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from moat.actions import ActionSyntaxError, parse, references
+from moat.actions import Action, ActionSyntaxError, parse, references, split_values
 from moat.grading import grade
 from moat.sources.base import Metric
 from moat.tools.base import Tool, ToolError
+
+MAX_ACTIONS = 200  # of a text: a call of a tool can take half a second
+MAX_RESULT = 500_000  # characters
 
 
 class Failure(StrEnum):
@@ -66,6 +69,7 @@ def execute(text: str, tools: Mapping[str, Tool], known: Mapping[str, str] = Map
     """Run an action text with the tools of its domain. Whatever a model wrote, this returns.
 
     `known` are results of earlier turns by name; the text may refer to them and may give their names anew.
+    An action with several names takes a result of as many values. The answer is the last name's.
     """
     if not text.strip():
         return Execution(None, Failure.EMPTY, "no actions", ())
@@ -73,27 +77,39 @@ def execute(text: str, tools: Mapping[str, Tool], known: Mapping[str, str] = Map
         actions = parse(text)
     except ActionSyntaxError as error:
         return Execution(None, Failure.SYNTAX, str(error), ())
+    if len(actions) > MAX_ACTIONS:
+        return Execution(None, Failure.SIZE, f"{len(actions):,} actions, more than {MAX_ACTIONS}", ())
     results: dict[str, str] = dict(known)
-    ran: list[str] = []
+    ran: dict[str, str] = {}
     for action in actions:
-        failure: Failure | None = None
-        missing = next((name for name in references(action.arguments) if name not in results), None)
-        if action.tool is not None and action.tool not in tools:
-            failure, message = Failure.UNKNOWN_TOOL, f"no tool {action.tool[:50]}; there are {', '.join(tools)}"
-        elif missing is not None:
-            failure, message = Failure.UNDEFINED_REFERENCE, f"no earlier action gives {missing[:50]}"
-        elif action.tool is None:
-            results[action.name] = results[action.arguments]
-        else:
-            try:
-                results[action.name] = tools[action.tool](action.arguments, MappingProxyType(results))
-            except ToolError as error:
-                failure, message = Failure(error.kind.value), f"{action.tool}: {error}"
+        failure, message = _run(action, tools, results)
         if failure is not None:
-            made = tuple((name, results[name]) for name in ran)
-            return Execution(None, failure, f"{action.name[:50]}: {message}", made)
-        ran.append(action.name)
-    return Execution(results[actions[-1].name], None, "", tuple((name, results[name]) for name in ran))
+            return Execution(None, failure, f"{action.name[:50]}: {message}", tuple(ran.items()))
+        ran |= {name: results[name] for name in action.names}
+    return Execution(results[actions[-1].names[-1]], None, "", tuple(ran.items()))
+
+
+def _run(action: Action, tools: Mapping[str, Tool], results: dict[str, str]) -> tuple[Failure | None, str]:
+    """Run one action and put what it comes to into `results`; or why it comes to nothing."""
+    missing = next((name for name in references(action.arguments) if name not in results), None)
+    if action.tool is not None and action.tool not in tools:
+        return Failure.UNKNOWN_TOOL, f"no tool {action.tool[:50]}; there are {', '.join(tools)}"
+    if missing is not None:
+        return Failure.UNDEFINED_REFERENCE, f"no earlier action gives {missing[:50]}"
+    if action.tool is None:
+        result = results[action.arguments]
+    else:
+        try:
+            result = tools[action.tool](action.arguments, MappingProxyType(results))
+        except ToolError as error:
+            return Failure(error.kind.value), f"{action.tool}: {error}"
+    if len(result) > MAX_RESULT:
+        return Failure.SIZE, f"a result of {len(result):,} characters, more than {MAX_RESULT:,}"
+    values = [result] if not action.others else split_values(result)
+    if len(values) != len(action.names):
+        return Failure.NO_RESULT, f"{len(values)} values for {len(action.names)} names"
+    results |= zip(action.names, values, strict=True)
+    return None, ""
 
 
 def outcome(execution: Execution, gold_answer: str, metric: Metric = Metric.NUMBER) -> Outcome:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moat.executor import MATHS_TOOLS, Outcome, execute, outcome
+from moat.executor import Outcome, execute, outcome
 from moat.sources import gsm8k
 from moat.sources.base import Metric, Record, Turn
 

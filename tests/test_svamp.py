@@ -2,9 +2,10 @@
 
 import pytest
 
-from moat.executor import MATHS_TOOLS, execute
+from moat.executor import execute
 from moat.sources import svamp
 from moat.sources.base import Metric, Record, Turn
+from moat.tools.maths import MATHS_TOOLS
 
 ROW = {
     "ID": "own-1",

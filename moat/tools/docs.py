@@ -13,12 +13,12 @@ DOCS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "arithmetic": {"Calculator": _CALCULATOR},
         "maths": {
-            "Calculator": _CALCULATOR,
+            "Calculator": "Calculator(expression) -> value: evaluates an expression, or simplifies one with unknowns",
             "SetEquation": "SetEquation(equation) -> equation: states an equation",
             "SolveEquation": "SolveEquation(equations) -> values: solves one equation, or several with commas between",
             "SolveInequality": "SolveInequality(inequality) -> intervals: solves an inequality for its unknown",
             "Count": "Count(list) -> number: counts the elements of a list",
-            "Define": "Define(name) -> name: introduces a quantity by its name",
+            "Define": "Define(quantity) -> quantity: introduces an unknown, a number or an expression",
             "Code": "Code(statements) -> value: runs assignments, if and loops; gives the last value",
         },
         "qa": {

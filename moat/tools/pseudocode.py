@@ -31,6 +31,7 @@ from moat.tools.polynomials import bad
 MAX_LENGTH = 4_000  # characters
 MAX_BRACKETS = 30  # open at once
 MAX_NESTING = 10  # blocks inside blocks
+MAX_TREE = 100  # levels of the syntax tree: bounds the recursion
 MAX_STEPS = 20_000  # nodes of the tree that are visited
 MAX_ELEMENTS = 1_000  # of a list
 _GIVEN = ("answer", "result")  # the variables that hold what is given
@@ -76,6 +77,7 @@ def run(text: str, variables: Mapping[str, Value]) -> Value:
         bad(f"cannot be read: {error}")
     except (RecursionError, MemoryError) as error:
         raise ToolError(ToolErrorKind.SIZE, "nested too deeply to be read") from error
+    _check_tree(tree)
     machine = _Machine(variables)
     try:
         returned = machine.block(tree.body, 0) is _RETURNED
@@ -180,6 +182,15 @@ def _check_depth(text: str) -> None:
         depth += (character in "([{") - (character in ")]}")
         if depth > MAX_BRACKETS:
             _size(f"more than {MAX_BRACKETS} brackets open at once")
+
+
+def _check_tree(tree: ast.AST) -> None:
+    level, depth = [tree], 0
+    while level:
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        depth += 1
+        if depth > MAX_TREE:
+            _size(f"more than {MAX_TREE} levels of operations inside each other")
 
 
 # --- the interpreter -----------------------------------------------------------------------------------------------
