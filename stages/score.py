@@ -1,7 +1,7 @@
 """score: how well the grounder of the round before predicts the gold actions from each candidate.
 
 Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev};
-         params.yaml: score, format, max_length, seed, limits
+         params.yaml: score, format, max_length, limits
 Writes   data/rounds/{round}/scores.parquet
 Paper    MOAT, section 4.1: PPL = exp(-(1/|a|) sum_i log P(a_i | a_<i, x, I, s))
 Differs  |a| is read as the action tokens without the end token (score.include_end); both NLL and PPL are stored.
@@ -55,7 +55,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
             scored,
             logprobs,
             params.score.include_end,
-            seed_of(params.seed, "noise", round),
+            seed_of(0, "noise", round),  # no rerun for another seed of the run
         )
     include_end = params.score.include_end
     nlls = [mean_nll(values, include_end) for values in logprobs]
@@ -72,7 +72,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     drops = {"unusable candidate": len(candidates) - len(usable), OVER_LENGTH: len(usable) - len(examples)}
     drops[ENGINE_FAILED] = len(examples) - len(table)
     counts = Counts(len(candidates), len(table), drops)
-    facts = stage.facts("score", "format", "max_length", "seed", counts=counts, **models.engine_facts(stage.machine))
+    facts = stage.facts("score", "format", "max_length", counts=counts, **models.engine_facts(stage.machine))
     SCORES.write(target, table, facts | {"noise": asdict(noise)})
     if table:
         stage.say(f"geometric mean PPL {math.exp(sum(nlls) / len(nlls)):.4f}")

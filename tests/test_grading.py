@@ -10,6 +10,7 @@ from moat.sources.base import Metric
 
 RIGHT, WRONG = Grade(1.0, True), Grade(0.0, False)
 GOLD = {
+    Metric.TEXT: "x = 5",
     Metric.NUMBER: "18",
     Metric.YES_NO: "no",
     Metric.EXACT_MATCH: "Chief of Protocol",
@@ -188,3 +189,12 @@ def test_a_step_succeeds_when_element_and_operation_are_right(answer, gold, elem
 def test_a_reward_is_a_number_from_0_to_1(answer, score):
     """Anything else is worth nothing and stays in the mean; full reward alone is success."""
     assert grade(Metric.REWARD, answer, "1") == Grade(score, score == 1)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("answer", "right"), [("x = 5", True), (" X =  5.", True), ("x = -5", False), ("x + 5", False)])
+def test_a_result_that_is_no_number_is_compared_with_its_signs(answer, right):
+    """Where the metric of questions drops punctuation, equations of other signs would be equal."""
+    assert grade(Metric.TEXT, answer, "x = 5").correct is right

@@ -5,6 +5,7 @@ import pytest
 from moat.executor import Outcome, execute, outcome
 from moat.sources import gsm8k
 from moat.sources.base import Metric, Record, Turn
+from moat.tools.maths import MATHS_TOOLS
 
 PEARS = {
     "question": "Ida picks 12 pears a day for 5 days and gives away a third. How many pears are left?",

@@ -58,14 +58,16 @@ def rounds(*names, key="1"):
 
 COLD_STARTS = {"cold_start@planner", "cold_start@grounder"}
 UPDATES = rounds("align_planner", "train_grounder")
+ACTED = {"check_gold"} | rounds("ground", "critique") | EVALUATED  # whatever runs actions with a corpus or a page
 CRITICS = rounds("critique") | {"calibrate_critic"}
 # The page quotes the settings, so `report` reads all of params.yaml: it is in every answer, and left out here.
 CHANGES = {
-    "seed": (1, {"prepare"} | COLD_STARTS | rounds("sample", "ground", "pairs", "mix") | CRITICS | UPDATES | EVALUATED),
+    "seed": (1, {"prepare", "check_gold"} | COLD_STARTS | rounds("sample", "ground", "pairs", "mix") | CRITICS | UPDATES | EVALUATED),
     "mode": ("independent", UPDATES),
     "init_from": ("cold_start", UPDATES),
     "reference": ("cold_start", rounds("align_planner")),
     "data_window": ("all", rounds("mix")),
+    "planning": ("iterative", {"prepare", "base_model"} | EVALUATED),
     "format": ("chat", COLD_STARTS | rounds("sample", "score", "ground") | UPDATES | EVALUATED),
     "max_length": (128, COLD_STARTS | rounds("score") | UPDATES | EVALUATED),
     "prepare.sources.stories.n_train": (610, {"prepare"}),
@@ -79,7 +81,7 @@ CHANGES = {
     "sample.temperature": (0.9, rounds("sample") | EVALUATED),
     "sample.top_p": (0.95, rounds("sample") | EVALUATED),
     "sample.max_new_tokens": (65, rounds("sample") | EVALUATED),
-    "limits.max_failed": (0.02, rounds("sample", "score", "ground") | CRITICS | EVALUATED),
+    "limits.max_failed": (0.02, rounds("sample", "score", "ground") | CRITICS | EVALUATED | {"check_gold"}),
     "limits.max_unparsed": (0.2, CRITICS),
     "limits.min_distinct": (3, rounds("sample")),
     "limits.min_diversity": (0.2, rounds("sample")),
@@ -96,6 +98,9 @@ CHANGES = {
     "ground.max_new_tokens": (65, rounds("ground")),
     "critic.kind": ("none", CRITICS),
     "critic.on_failure": ("drop", CRITICS),
+    "tools.qa.retriever": ("dense", {"index"} | ACTED),
+    "tools.qa.passages": (4, ACTED),
+    "tools.web.ranker": ("cross_encoder", ACTED),
     "mix.dedup": (False, rounds("mix")),
     "mix.initial_ratio": (0.5, rounds("mix")),
     "train_grounder.enabled": (False, rounds("train_grounder")),
@@ -103,6 +108,7 @@ CHANGES = {
     "independent.factor": (2, UPDATES),
     "evaluate.temperature": (0.1, EVALUATED),
     "evaluate.samples": (0, EVALUATED),
+    "evaluate.max_turns": (9, EVALUATED),
 }
 FILES = {
     "moat/pairs.py": rounds("pairs"),
@@ -141,6 +147,7 @@ class Project:
             shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("dvc.yaml", ".dvcignore"):
             shutil.copyfile(ROOT / name, place / name)
+        (place / "data" / "sources").mkdir(parents=True)
         (place / "moat" / "launch.py").write_text(STAND_IN)
         (place / "salt").write_text("")
         self.params = YAML(typ="safe", pure=True).load((ROOT / "params.yaml").read_text(encoding="utf-8")) | ONE
