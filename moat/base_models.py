@@ -17,6 +17,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from moat.seeds import generator
 from moat.tokens import (
     ASSISTANT,
     ENVIRONMENT,
@@ -30,7 +31,7 @@ from moat.tokens import (
     USER,
 )
 from moat.turns import KEEP, STOP, told
-from moat.worlds.stories import generator, lexicon, story
+from moat.worlds.stories import lexicon, story
 
 IGNORED = -100  # a label that no loss counts
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")

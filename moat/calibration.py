@@ -28,9 +28,10 @@ from moat.figures import wilson
 from moat.judge_prompt import Case
 from moat.judging import Acted, Judge, criticise
 from moat.params import Critic
+from moat.seeds import generator
 from moat.toolbox import Goal, Toolbox
 from moat.tools.docs import documentation
-from moat.worlds.stories import Story, generator, stories
+from moat.worlds.stories import Story, stories
 
 DOMAIN = "arithmetic"
 DRAW = "calibration"

@@ -228,13 +228,13 @@ def execute_actions(
     from moat.agentgym import ServerError
     from moat.corpus import CorpusError
     from moat.engines.base import EngineError
-    from moat.judge_prompt import JudgeError
+    from moat.hub import ModelError
     from moat.tables import TableError
     from moat.toolbox import Goal, Toolbox, ToolboxError, goal_of, open_toolbox
     from moat.tools.docs import DOCS
     from moat.wikipedia import WikipediaError
 
-    with faults(CorpusError, EngineError, JudgeError, ServerError, TableError, ToolboxError, WikipediaError):
+    with faults(CorpusError, EngineError, ModelError, ServerError, TableError, ToolboxError, WikipediaError):
         goal = Goal(domain, "")
         if task:
             from moat.tasks import find
@@ -330,6 +330,7 @@ def calibrate_critic(
     from moat import layout, machine, params
     from moat.calibration import calibrate, known_cases
     from moat.engines.base import EngineError
+    from moat.hub import ModelError
     from moat.journal import JournalError
     from moat.judge_prompt import JudgeError
     from moat.judging import Judge
@@ -337,7 +338,7 @@ def calibrate_critic(
     from moat.stage import Stage
 
     shown = console()
-    with faults(EngineError, JournalError, JudgeError):
+    with faults(EngineError, JournalError, JudgeError, ModelError):
         root = project()
         everything = params.load(root / params.PARAMS)
         chosen = {"critic": everything.critic.model_dump() | ({"kind": kind} if kind else {})}

@@ -248,10 +248,10 @@ def _content(passages: Sequence[Passage]) -> str:
 
 
 def open_encoder(settings: QaTools) -> Encoder | None:
-    """The sentence encoder that params name, or None under bm25. Raises JudgeError or CorpusError with the remedy."""
+    """The sentence encoder that params name, or None under bm25. Raises ModelError or CorpusError with the remedy."""
     if settings.retriever == "bm25":
         return None
     from moat import encoder  # torch: only where there is a model
-    from moat.judge_engine import folder_of
+    from moat.hub import folder_of
 
     return encoder.open_encoder(folder_of(settings.encoder, settings.encoder_revision, "tools.qa.encoder"))

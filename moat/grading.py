@@ -43,8 +43,8 @@ def grade(metric: Metric, answer: str | None, gold: str) -> Grade:
 
     NUMBER compares by value, TEXT as text (`moat.answers`); YES_NO takes the words yes, no, true and false, in any case,
     with or without a full stop; EXACT_MATCH is HotpotQA's, and a gold yes or no is met by true or false too, as
-    comparisons are printed; WEB_STEP is Mind2Web's step success (`moat.web_steps`), the answer naming one element of those that the gold
-    allows; REWARD reads the answer as the environment's reward, from 0 to 1, and is correct at 1.
+    comparisons are printed; WEB_STEP is Mind2Web's step success (`moat.web_steps`), the answer naming one element of those
+    that the gold allows; REWARD reads the answer as the environment's reward, from 0 to 1, and is correct at 1.
     """
     said = answer if answer is not None and answer.strip() else None
     match metric:

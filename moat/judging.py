@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from moat.asking import Ask, Request
 from moat.critic import SHOWN, Answer, Critique, Verdict, judge, judged
 from moat.executor import Outcome
 from moat.judge_answer import read_answer
@@ -23,25 +24,6 @@ from moat.toolbox import Goal, Toolbox
 
 class TooManyUnparsed(RuntimeError):  # noqa: N818 - says what happened
     """More of a judge's answers than `limits.max_unparsed` could not be read; the message has the figures."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Prompt ids, and the seed of the answer's random numbers."""
-
-    prompt: list[int]
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A judge's text, thinking included, and why it ended; failed: the engine gave none."""
-
-    text: str
-    finish_reason: Literal["stop", "length", "failed"]
-
-
-Ask = Callable[[Sequence[Request]], Sequence[Reply]]
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from moat.asking import Ask, Reply, Request, open_model
+from moat.hub import folder_of
 from moat.judge_prompt import DATA, END_THINK, KEY_LENGTH, THINK, JudgeRenderer, visible
-from moat.judging import Ask, Reply, Request
 from moat.seeds import content_id, seed_of
 from moat.tools.qa import Question
 
@@ -130,36 +132,15 @@ class Reader:
 def open_reader(settings: QaTools, stage: Stage) -> Reader:
     """The reader that params name, asked through the stage's journal.
 
-    Raises ReaderError when none is named or it has no chat template, JudgeError or as `models.runner` does when it cannot
+    Raises ReaderError when none is named or it has no chat template, ModelError or as `models.runner` does when it cannot
     be loaded.
     """
     if not settings.reader:
         raise ReaderError("tools.qa.reader is empty: set it to a model folder or a hub id, and tools.qa.reader_revision")
-    from transformers import AutoConfig  # torch: only where there is a model
-
-    from moat import models
-    from moat.engines.base import Decoding
-    from moat.judge_engine import folder_of
-    from moat.layout import CARD
-    from moat.rows import tell
-
     folder = folder_of(settings.reader, settings.reader_revision, "tools.qa.reader")
-    renderer = ReaderRenderer(models.load_tokenizer(folder), settings.prompt)
-    runner = models.runner(stage, folder, stage.params.limits.max_failed)
-    decoding = Decoding(settings.temperature, settings.top_p, settings.max_new_tokens)
-
-    def ask(requests: Sequence[Request]) -> list[Reply]:
-        prompts, seeds = [request.prompt for request in requests], [request.seed for request in requests]
-        with stage.progress("reading", len(requests)) as advance:
-            made = runner.generate(prompts, seeds, decoding, advance)
-        tell(stage, runner)
-        return [
-            Reply("", "failed") if one is None else Reply(renderer.decode(one.ids), one.finish_reason.value) for one in made
-        ]
-
-    longest = getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None)
-    facts = models.engine_facts(stage.machine) | {"reader": stage.hash_of(folder, without=CARD)}
-    return Reader(renderer, ask, stage.params.seed, settings.max_new_tokens, longest, facts)
+    opened = open_model(stage, folder, partial(ReaderRenderer, prompt=settings.prompt), settings, "reading", "reader")
+    seed = stage.params.seed
+    return Reader(opened.renderer, opened.ask, seed, settings.max_new_tokens, opened.longest, opened.facts)
 
 
 def _content(question: Question) -> str:

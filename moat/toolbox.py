@@ -246,7 +246,7 @@ def open_toolbox(stage: Stage, domains: Iterable[str]) -> Toolbox:
 def _ranker(settings: Tools) -> Ranker:
     if settings.web.ranker == "lexical":
         return lexical
-    from moat.judge_engine import folder_of
+    from moat.hub import folder_of
     from moat.ranking import cross_encoder
 
     return cross_encoder(str(folder_of(settings.web.model, settings.web.revision, "tools.web.model")))

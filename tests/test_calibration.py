@@ -125,7 +125,9 @@ def test_the_stage_writes_the_same_figures_every_time(tmp_path, monkeypatch, sta
 @pytest.mark.trap(20)
 def test_a_judge_is_calibrated_with_the_critics_own_token_limit(tmp_path, monkeypatch, stage_module, tokenizer):
     """critic.max_new_tokens, set by the stage and not left to an engine; what then ends by length is unparsed."""
-    from moat import judge_engine, models
+    import transformers
+
+    from moat import models
     from moat.engines.base import FinishReason, Generation
 
     asked = []
@@ -142,7 +144,7 @@ def test_a_judge_is_calibrated_with_the_critics_own_token_limit(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(models, "open_engine", lambda *_: Engine())
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
-    monkeypatch.setattr(judge_engine.AutoConfig, "from_pretrained", lambda *_: limits)
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_: limits)
     everything = params.load(ROOT / "params.yaml")
     change = {"kind": "llm", "judge": "judge", "revision": "x", "prompt": "plain", "max_new_tokens": 777}
     own = everything.model_copy(update={"critic": everything.critic.model_copy(update=change)})

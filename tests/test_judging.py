@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from moat import layout, params
+from moat.asking import Reply
 from moat.calibration import known_cases
 from moat.critic import Answer, Verdict, known_wrong
 from moat.engines.base import FinishReason, Generation
 from moat.executor import Outcome, execute, outcome
 from moat.judge_prompt import Case, JudgeError, JudgeRenderer
-from moat.judging import Acted, Judge, Reply, TooManyUnparsed, check_unparsed, criticise
+from moat.judging import Acted, Judge, TooManyUnparsed, check_unparsed, criticise
 from moat.machine import Machine
 from moat.params import Critic
 from moat.schemas.actions import ACTIONS

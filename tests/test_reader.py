@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from moat import params
+from moat.asking import Reply
 from moat.engines.base import FinishReason, Generation
 from moat.judge_prompt import JudgeError
-from moat.judging import Reply
 from moat.machine import Machine
 from moat.params import QaTools
 from moat.reader import MAX_ANSWER, Reader, ReaderError, ReaderRenderer, key_of, open_reader, read_answer, text_of

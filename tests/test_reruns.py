@@ -62,7 +62,10 @@ ACTED = {"check_gold"} | rounds("ground", "critique") | EVALUATED  # whatever ru
 CRITICS = rounds("critique") | {"calibrate_critic"}
 # The page quotes the settings, so `report` reads all of params.yaml: it is in every answer, and left out here.
 CHANGES = {
-    "seed": (1, {"prepare", "check_gold"} | COLD_STARTS | rounds("sample", "ground", "pairs", "mix") | CRITICS | UPDATES | EVALUATED),
+    "seed": (
+        1,
+        {"prepare", "check_gold"} | COLD_STARTS | rounds("sample", "ground", "pairs", "mix") | CRITICS | UPDATES | EVALUATED,
+    ),
     "mode": ("independent", UPDATES),
     "init_from": ("cold_start", UPDATES),
     "reference": ("cold_start", rounds("align_planner")),
@@ -111,7 +114,7 @@ CHANGES = {
     "evaluate.max_turns": (9, EVALUATED),
 }
 FILES = {
-    "moat/pairs.py": rounds("pairs"),
+    "moat/pairs.py": rounds("pairs") | {"summarize", "report"},
     "moat/critic.py": CRITICS,
     "moat/worlds/stories.py": {"prepare", "base_model", "calibrate_critic", "summarize", "report"},
     "moat/report.html.j2": {"report"},

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from moat.ranking import words
+from moat.seeds import generator
 from moat.sessions import Available, Observed
 from moat.sources.base import Metric, Record, Turn, plan
-from moat.worlds.stories import generator
 
 PAGE = 10  # products on a page of results
 FOUND = 50  # products that a search finds at most

@@ -20,7 +20,6 @@ Nothing here knows a model; all randomness comes from one seed per story, so a s
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,8 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
+
+from moat.seeds import generator
 
 Family = Literal["things", "travel"]
 Split = Literal["train", "eval"]
@@ -120,12 +121,6 @@ class Story:
     answer: str
     plans: dict[str, str]
     signature: tuple[int | str, ...]
-
-
-def generator(*parts: object) -> np.random.Generator:
-    """A random generator that depends on `parts` alone, on every machine."""
-    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
 
 
 def _chain(rng: np.random.Generator, n_steps: int) -> list[tuple[str, int]] | None:
