@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from moat import corpus, layout
-from moat.judge_prompt import JudgeError
+from moat.hub import ModelError
 from moat.machine import Machine
 from moat.params import QaTools
 from moat.schemas.passages import PASSAGES, rows
@@ -96,7 +96,7 @@ def test_settings_are_checked(changes, words):
 def test_what_is_missing_is_named(here, stage_module):
     """An encoder that is no folder with its tokenizer; a table that is not there, or not ours."""
     (here / "empty").mkdir()
-    with pytest.raises(JudgeError, match=r"tools\.qa\.encoder empty is no model folder.*config\.json is missing"):
+    with pytest.raises(ModelError, match=r"tools\.qa\.encoder empty is no model folder.*config\.json is missing"):
         run(stage_module, here, retriever="dense", encoder="empty", encoder_revision="0")
     layout.PASSAGES.write_bytes(b"")
     with pytest.raises(TableError, match=r"passages\.parquet"):

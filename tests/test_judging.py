@@ -1,4 +1,4 @@
-"""Judging candidates with a model behind a function: moat/judging.py, moat/judge_engine.py and stages/critique.py."""
+"""Judging candidates with a model behind a function: moat/judging.py, moat/judge_engine.py, moat/asking.py and stages/critique.py."""
 
 import copy
 import json
@@ -17,6 +17,7 @@ from moat.calibration import known_cases
 from moat.critic import Answer, Verdict, known_wrong
 from moat.engines.base import FinishReason, Generation
 from moat.executor import Outcome, execute, outcome
+from moat.hub import ModelError
 from moat.judge_prompt import Case, JudgeError, JudgeRenderer
 from moat.judging import Acted, Judge, TooManyUnparsed, check_unparsed, criticise
 from moat.machine import Machine
@@ -443,7 +444,7 @@ def test_a_judge_that_cannot_be_asked_says_why(here, judges, stage_module, name,
 
 def test_a_folder_that_is_no_model_is_named(here, stage_module):
     (here / "empty").mkdir()
-    with pytest.raises(JudgeError, match=r"empty is no model folder.*config\.json is missing"):
+    with pytest.raises(ModelError, match=r"empty is no model folder.*config\.json is missing"):
         stage_module("critique").run(stage_with(here, judge="empty", **ASKS), "1")
 
 

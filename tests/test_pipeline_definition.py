@@ -186,7 +186,7 @@ def test_params_of_a_stage_are_keys_of_params_yaml():
 def test_a_stage_lists_the_parameters_that_it_reads(name):
     """`params.X` and `stage.params.X` in a stage's file are the sections that dvc.yaml lists for it, and no other.
 
-    max_length is also read by moat/training.py, seed and limits by moat/judge_engine.py
+    max_length is also read by moat/training.py, seed and limits by moat/asking.py
     and moat/toolbox.py, tools by the latter. summarize costs nothing, and may
     list more than it reads.
     """

@@ -11,7 +11,7 @@ import pytest
 from moat import params
 from moat.asking import Reply
 from moat.engines.base import FinishReason, Generation
-from moat.judge_prompt import JudgeError
+from moat.hub import ModelError
 from moat.machine import Machine
 from moat.params import QaTools
 from moat.reader import MAX_ANSWER, Reader, ReaderError, ReaderRenderer, key_of, open_reader, read_answer, text_of
@@ -208,8 +208,8 @@ def test_settings_reach_the_engine(here, monkeypatch, tokenizer):
     [
         ({}, ReaderError, r"tools\.qa\.reader is empty"),
         ({"reader": "bare"}, ReaderError, r"no chat template.*tools\.qa\.prompt: plain"),
-        ({"reader": "."}, JudgeError, r"tools\.qa\.reader \. is no model folder"),
-        ({"reader": "nobody/nothing"}, JudgeError, r"tools\.qa\.reader: no model 'nobody/nothing'"),
+        ({"reader": "."}, ModelError, r"tools\.qa\.reader \. is no model folder"),
+        ({"reader": "nobody/nothing"}, ModelError, r"tools\.qa\.reader: no model 'nobody/nothing'"),
     ],
 )
 def test_a_reader_that_cannot_be_opened_says_what_to_set(here, changes, error, words):
