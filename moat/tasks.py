@@ -74,7 +74,10 @@ def _executed(actions: str, goal: Goal, toolbox: Toolbox) -> str:
 
 
 def turn_rows(row: Row) -> Iterator[Row]:
-    """The training tasks of a whole task under iterative planning: one for each turn."""
+    """The training tasks of a row under iterative planning: one for each turn of a whole task; a single step as it is."""
+    if row["turn"] is not None:
+        yield row
+        return
     for index, turn in enumerate(row["turns"]):
         last = index == len(row["turns"]) - 1
         number = parse_number(turn["result"]) is not None
