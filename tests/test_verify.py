@@ -83,6 +83,8 @@ def test_the_checkout_holds_every_kind_of_row(clean_checkout):
         {"data_window": "all"},
         {"score.include_end": True},
         {"seed": 3},
+        {"planning": "iterative", "max_length": 512},
+        {"planning": "iterative", "max_length": 512, "mode": "independent", "data_window": "all", "pairs.score": "executed"},
     ],
     ids=str,
 )
