@@ -1,8 +1,8 @@
 """A checkout of a few tasks and two rounds, made in a second: what no model is needed for, by the real stages.
 
-`prepare`, `pairs`, `critique` and `mix` are the stages themselves. Plans, scores, actions and evaluations are made up here
-as sampling, scoring and acting could have given them (right, wrong, torn, empty and cut ones), the models are untrained,
-and their moat.json says what training on these tables says.
+`prepare`, `index`, `check_gold`, `pairs`, `critique` and `mix` are the stages themselves. Plans, scores, actions and
+evaluations are made up here as sampling, scoring and acting could have given them (right, wrong, torn, empty and cut ones),
+the models are untrained, and their moat.json says what training on these tables says.
 """
 
 import contextlib
@@ -78,7 +78,8 @@ class Builder:
         self.iterative = self.params.planning == "iterative"
 
     def run(self):
-        self.stage_module("prepare").run(self.stage("prepare"))
+        for name in ("prepare", "index", "check_gold"):
+            self.stage_module(name).run(self.stage(name))
         self.tasks = TASKS.read(layout.TRAIN_TASKS).to_dicts()
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save_pretrained(folder)
