@@ -160,6 +160,7 @@ def test_a_step_is_one_training_task_under_either_planning(prepare, planning):
     made = prepare(planning, own=([step(1), step(2)], [row(11)]))
     found = made.train.sort("turn").select("turn", "gold_actions", "gold_answer").rows()
     assert found == [(0, ways[0], golds[0]), (1, ways[1], golds[1])]
+    assert "3 in, 3 kept · " in made.said
 
 
 def test_nothing_has_been_trained_on_before_the_first_round(prepare):
