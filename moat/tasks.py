@@ -74,7 +74,13 @@ def _executed(actions: str, goal: Goal, toolbox: Toolbox) -> str:
 
 
 def turn_rows(row: Row) -> Iterator[Row]:
-    """The training tasks of a whole task under iterative planning: one for each turn."""
+    """The training tasks of a row under iterative planning: one for each turn of a whole task.
+
+    A single step, and a task of which only the whole is known, stay as they are.
+    """
+    if row["turn"] is not None or not row["turns"]:
+        yield row
+        return
     for index, turn in enumerate(row["turns"]):
         last = index == len(row["turns"]) - 1
         number = parse_number(turn["result"]) is not None

@@ -13,6 +13,7 @@ from moat.tasks import GoldError, demo_rows, task_row, turn_rows
 from moat.tokens import Renderer, Role
 from moat.toolbox import Goal, Toolbox
 from moat.turns import KEEP, STOP, Done
+from tests.rows import task
 
 HOW = SimpleNamespace(temperature=0.0, top_p=1.0, max_new_tokens=64)
 TASKS = {"sum": ("4 + 5", "9"), "long": ("1 + 1", "2"), "bad": ("1 / 0", "0")}
@@ -158,6 +159,23 @@ def test_under_onetime_a_task_is_whole():
     row = task_row("s", True, TWO, "onetime", Toolbox())
     assert (row["turn"], row["turns"], row["gold_subgoals"], row["gold_answer"]) == (None, [], TWO.subgoals, "18")
     assert [d["subgoals"] for d in demo_rows(row, Role.PLANNER, None)] == [TWO.subgoals]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {
+            "turn": 1,
+            "turns": [{"subgoal": f"Subgoal {n}: Go", "actions": f"R{n} = CLICK(Env)", "result": "page"} for n in (1, 2)],
+        },
+        {"turn": None, "turns": []},
+    ],
+    ids=["a step of a page", "only the whole is known"],
+)
+def test_what_has_no_turns_to_take_apart_is_one_training_row(own):
+    """Nothing is lost, and no step comes again under the steps after it."""
+    row = task("a", **own)
+    assert list(turn_rows(row)) == [row]
 
 
 def test_under_iterative_a_training_task_is_a_turn():
