@@ -85,7 +85,8 @@ def hub_rows(
         raise SourceError(
             f"the hub data set {what} at revision {revision} gave no row after row {number} "
             f"({type(error).__name__}: {str(error)[:200]}). Without a network: download it elsewhere "
-            f"(`hf download {name} --repo-type dataset --revision {revision}`), copy the file to data/sources, and name it under `files`"
+            f"(`hf download {name} --repo-type dataset --revision {revision}`), copy the file to data/sources, "
+            "and name it under `files`"
         ) from error
 
 
