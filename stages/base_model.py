@@ -81,9 +81,11 @@ def packaged(stage: Stage, settings: PackagedModel) -> None:
         )
     folder, name = str(path.parent), path.name
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
-    del model.config.quantization_config  # what is saved is not quantised
-    model.config._name_or_path = settings.package
+    quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
+    config = quantised.config.to_dict()
+    del config["quantization_config"]  # the weights are whole by now, yet a model that says so cannot be saved
+    model = type(quantised)(type(quantised.config).from_dict(config))
+    model.load_state_dict(quantised.state_dict())
     with publish(layout.BASE_MODEL) as temporary:
         model.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)
