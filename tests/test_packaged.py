@@ -36,7 +36,7 @@ def run(tmp_path, monkeypatch, root, stage_module):
     ],
 )
 def test_a_file_that_is_missing_or_another_is_refused_with_the_remedy(run, changes, said):
-    with pytest.raises(OSError, match="layout.py is another|no file") as refused:
+    with pytest.raises(OSError, match=r"layout\.py is another|no file") as refused:
         run(**changes)
     assert said in str(refused.value)
     assert not layout.BASE_MODEL.exists()
