@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from moat.engines.base import Decoding
+from moat.engines.base import DecodingParams, decoding_of
 from moat.layout import CARD
 from moat.rows import tell
 from moat.stage import Stage
@@ -44,17 +44,6 @@ class Decoder(Protocol):
     def decode(self, ids: list[int]) -> str: ...  # noqa: D102
 
 
-class Answering(Protocol):
-    """A params section that says how a model answers."""
-
-    @property
-    def temperature(self) -> float: ...  # noqa: D102
-    @property
-    def top_p(self) -> float: ...  # noqa: D102
-    @property
-    def max_new_tokens(self) -> int: ...  # noqa: D102
-
-
 R = TypeVar("R", bound=Decoder)
 
 
@@ -69,7 +58,7 @@ class Opened(Generic[R]):
 
 
 def open_model(
-    stage: Stage, folder: Path, make: Callable[[PreTrainedTokenizerBase], R], how: Answering, doing: str, name: str
+    stage: Stage, folder: Path, make: Callable[[PreTrainedTokenizerBase], R], how: DecodingParams, doing: str, name: str
 ) -> Opened[R]:
     """Open the model in `folder`. `doing` labels the bar, `name` the model's hash in the facts.
 
@@ -81,7 +70,7 @@ def open_model(
 
     renderer = make(models.load_tokenizer(folder))
     runner = models.runner(stage, folder, stage.params.limits.max_failed)
-    decoding = Decoding(how.temperature, how.top_p, how.max_new_tokens)
+    decoding = decoding_of(how)
 
     def ask(requests: Sequence[Request]) -> list[Reply]:
         prompts, seeds = [request.prompt for request in requests], [request.seed for request in requests]

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from moat import acting, layout, models
-from moat.engines.base import Decoding
+from moat.engines.base import decoding_of
 from moat.episodes import Episode, play, script
 from moat.episodes import planner as ask_planner
 from moat.examples import gold_example
@@ -95,13 +95,11 @@ def plan(stage: Stage, planner: Runner, renderer: Renderer, questions: list[Aske
     # a whole task's seeds do not name a turn
     names = [(one.row["task_id"],) if one.turn is None else (one.row["task_id"], "turn", one.turn) for one in questions]
     with stage.progress("planning", len(prompts) * (1 + n)) as advance:
-        decoding = Decoding(settings.temperature, settings.top_p, settings.max_new_tokens)
         seeds = [seed_of(seed, "evaluate", round_key, *name) for name in names]
-        decoded = planner.generate(prompts, seeds, decoding, advance)
+        decoded = planner.generate(prompts, seeds, decoding_of(settings), advance)
         repeated = [prompt for prompt in prompts for _ in range(n)]
         seeds = [seed_of(seed, "evaluate", round_key, *name, k) for name in names for k in range(n)]
-        decoding = Decoding(sample.temperature, sample.top_p, sample.max_new_tokens)
-        drawn = planner.generate(repeated, seeds, decoding, advance)
+        drawn = planner.generate(repeated, seeds, decoding_of(sample), advance)
     for number, one in enumerate(questions):
         made = [decoded[number], *drawn[number * n : (number + 1) * n]]
         one.plans.extend(None if generation is None else renderer.decode(generation.ids) for generation in made)

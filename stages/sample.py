@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 
 from moat import collapse, layout, models
-from moat.engines.base import Decoding, FinishReason
+from moat.engines.base import FinishReason, decoding_of
 from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
@@ -44,9 +44,8 @@ def run(stage: Stage, round: str, prev: str) -> None:
     asked = [renderer.planner_prompt(task["text"], history(task)) for task in tasks.iter_rows(named=True)]
     prompts = [ids for prompt in asked for ids in [prompt] * params.sample.k]
     seeds = [seed_of(params.seed, "sample", round, task, k) for task, k in keys]
-    decoding = Decoding(params.sample.temperature, params.sample.top_p, params.sample.max_new_tokens)
     with stage.progress("sampling", len(keys)) as advance:
-        made = runner.generate(prompts, seeds, decoding, advance)
+        made = runner.generate(prompts, seeds, decoding_of(params.sample), advance)
     table = []
     for (task, k), seed, generation, turn in zip(keys, seeds, made, turns, strict=True):
         text = renderer.decode(generation.ids) if generation else ""

@@ -47,6 +47,22 @@ class Decoding:
     max_new_tokens: int
 
 
+class DecodingParams(Protocol):
+    """A params section that says how to decode."""
+
+    @property
+    def temperature(self) -> float: ...  # noqa: D102
+    @property
+    def top_p(self) -> float: ...  # noqa: D102
+    @property
+    def max_new_tokens(self) -> int: ...  # noqa: D102
+
+
+def decoding_of(params: DecodingParams) -> Decoding:
+    """How a params section says to decode; the section may hold other keys too."""
+    return Decoding(params.temperature, params.top_p, params.max_new_tokens)
+
+
 class Engine(Protocol):
     """One model, ready to generate and to score; rows are the caller's batches. Both raise EngineError."""
 
