@@ -109,17 +109,18 @@ class Splits(Section):
 
 
 class Imported(Splits):
-    """A task source in a publisher's format; `eval` is drawn from `train`'s rows where it is null."""
+    """A task source in a publisher's format; `eval` and `demos` are drawn from `train`'s rows where they are null."""
 
     kind: Literal["imported"]
     train: Origin | None
     eval: Origin | None
+    demos: Origin | None = Field(default=None, description="Demonstrations from elsewhere, such as Lumos' annotations.")
     draw: str = Field(description="Name of the draw; another name, other tasks.")
 
     @model_validator(mode="after")
     def _has_rows(self) -> Self:
-        if self.train is None and (self.eval is None or self.n_train or self.n_demos):
-            raise ValueError("train is null: there is nothing to train on, or to evaluate on")
+        if self.train is None and (self.eval is None or self.n_train or (self.n_demos and self.demos is None)):
+            raise ValueError("train is null: there is nothing to train on, to demonstrate or to evaluate on")
         return self
 
 
