@@ -21,8 +21,6 @@ Role = Literal["planner", "grounder", "critic", "reader"]
 class RoleEngine(Section):
     """What one role asks: a model in this process (hf), or an OpenAI-compatible server. It never holds a key."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)  # who writes a key into the wrong place must not find it in a log
-
     engine: Literal["hf", "openai"]
     url: str = Field(default="", pattern=r"^$|^https?://[^\s/?#@]+(/[^\s?#@]*)?$", description="Address, without /v1.")
     model: str = Field(
@@ -53,6 +51,8 @@ class RoleEngine(Section):
 
 class Machine(Section):
     """Settings of this computer; see machine.example.yaml for a sentence on each."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # a key in the wrong place must not get into a log
 
     engine: Literal["hf"] = "hf"
     engines: dict[Role, RoleEngine] = Field(default_factory=dict)

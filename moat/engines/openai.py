@@ -172,6 +172,11 @@ class OpenAIEngine:
                     f"{self.address.where}: the server's tokenizer is another than the local one: it cuts the same text "
                     "into other tokens. Serve the model that the tokenizer belongs to, or name its tokenizer"
                 )
+        if self.may_score:
+            try:
+                self._tried(lambda: self._logprobs(tuple(ids[:-1]), tuple(ids[-1:])))
+            except _RefusedError as error:
+                raise EngineError(f"{error}. {no_scores(self.address.where)}") from error
         return told
 
     # --- requests ---
@@ -204,14 +209,21 @@ class OpenAIEngine:
         if missing and self._gone:
             raise EngineError(str(self._gone))
         failure: EngineError | None = None
+
+        def one(request: Hashable) -> Answer:
+            try:
+                return ask(request)
+            except _GoneError:
+                self._stop.set()  # whoever waits for another try ends, whoever was not asked yet is not
+                raise
+
         pool = ThreadPoolExecutor(max_workers=min(self.address.concurrency, max(1, len(missing))))
         try:
-            for request, future in [(request, pool.submit(ask, request)) for request in missing]:
+            for request, future in [(request, pool.submit(one, request)) for request in missing]:
                 try:
                     self._kept[request] = future.result()
                 except _GoneError as error:
                     self._gone, failure = self._gone or error, error
-                    self._stop.set()  # whoever waits for another try ends, whoever was not asked yet is not
                 except EngineError as error:
                     failure = failure or error
         finally:
@@ -390,8 +402,8 @@ class _Http:
             raise _GoneError(f"{where}: the server refused the key (HTTP {status}): {remedy}")
         if status in (404, 405) or 300 <= status < 400:
             raise _GoneError(
-                f"{where}: there is no {path} at the server (HTTP {status}: {self._shown(raw)}): {where}.url in machine.yaml "
-                "is the address without /v1, of a server that has the completions protocol"
+                f"{where}: there is no {path} at the server (HTTP {status}: {self._shown(raw)}): {where}.url in "
+                "machine.yaml is the address without /v1, of a server that has the completions protocol"
             )
         if status in (408, 409, 425, 429) or status >= 500:
             raise _AgainError(f"{where}: the server answered HTTP {status}: {self._shown(raw)}", wait)
