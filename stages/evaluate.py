@@ -198,7 +198,8 @@ def run(stage: Stage, round: str) -> None:
     tasks = TASKS.read(layout.EVAL_TASKS)
     toolbox = open_toolbox(stage, tasks["domain"])
     renderer = Renderer(models.load_tokenizer(folders[0]), params.format)
-    planner, grounder = (models.runner(stage, folder, params.limits.max_failed) for folder in folders)
+    planner = models.runner(stage, folders[0], params.limits.max_failed, "planner")
+    grounder = models.runner(stage, folders[1], params.limits.max_failed, "grounder", scores=True)
     iterative = params.planning == "iterative"
     questions = asked(tasks, iterative)
     plan(stage, planner, renderer, questions, round)
@@ -242,8 +243,8 @@ def run(stage: Stage, round: str) -> None:
                 "control_nll": nlls[index][-1],
             }
         )
-    counts = Counts(len(table), len(table))
-    EVALS.write(target, table, stage.facts(*READ, counts=counts, **models.engine_facts(stage.machine)))
+    counts, made = Counts(len(table), len(table)), models.facts_of(planner=planner, grounder=grounder)
+    EVALS.write(target, table, stage.facts(*READ, counts=counts, **made))
     for source in sorted(set(tasks["source"])):
         scores = [row["score"] for row in table if row["source"] == source]
         reached = sum(row["success"] for row in table if row["source"] == source)

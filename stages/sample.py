@@ -37,7 +37,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     params, target, model = stage.params, layout.table("subgoals", round), layout.model("planner", prev)
     stage.header(f"{params.sample.k} plans per task, round {round}", [layout.TRAIN_TASKS, model], [target])
     tasks = TASKS.read(layout.TRAIN_TASKS)
-    runner = models.runner(stage, model, params.limits.max_failed)
+    runner = models.runner(stage, model, params.limits.max_failed, "planner")
     renderer = Renderer(models.load_tokenizer(model), params.format)
     turns = [turn is not None for turn in tasks["turn"] for _ in range(params.sample.k)]
     keys = [(task, k) for task in tasks["task_id"] for k in range(params.sample.k)]
@@ -64,7 +64,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     drops = Counter(row["dropped"] for row in table)
     counts = Counts(len(table), drops.pop(None, 0), {str(reason): n for reason, n in drops.items()})
     collapse.guard(stage, table, renderer, round, prev)
-    facts = stage.facts("sample", "format", "seed", counts=counts, **models.engine_facts(stage.machine))
+    facts = stage.facts("sample", "format", "seed", counts=counts, **runner.facts)
     SUBGOALS.write(target, table, facts)
     distinct = len({(row["task_id"], row["subgoals"]) for row in table})
     stage.say(f"{distinct:,} distinct ({distinct / max(1, len(table)):.0%})")

@@ -30,7 +30,7 @@ class Generation:
     """Generated token ids without the end token, why they ended, and what the model thought of them.
 
     `logprob` is the sum of the log-probabilities (nats) of all generated tokens, the end token among them, under the model
-    itself: before temperature and nucleus.
+    itself: before temperature and nucleus. NaN: a server was asked that does not tell all of them.
     """
 
     ids: list[int]
