@@ -28,14 +28,16 @@ from moat.schemas.critiques import CRITIQUES
 from moat.schemas.demos import DEMOS
 from moat.schemas.dynamics import DYNAMICS
 from moat.schemas.evals import EVALS
+from moat.schemas.gold import GOLD
 from moat.schemas.pairs import PAIRS
+from moat.schemas.passages import PASSAGES
 from moat.schemas.scores import SCORES
 from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.tables import Table, TableError, metadata
 from moat.tokens import Role
-from moat.toolbox import Goal, Toolbox, goal_of
+from moat.toolbox import Goal, Toolbox, ToolboxError, goal_of
 
 if TYPE_CHECKING:
     from moat.tokens import Renderer
@@ -119,7 +121,7 @@ class Checkout:
     @cached_property
     def schemas(self) -> dict[Path, Table]:
         """Every table of the project, in the order in which they are made."""
-        found = {layout.TRAIN_TASKS: TASKS, layout.EVAL_TASKS: TASKS}
+        found = {layout.TRAIN_TASKS: TASKS, layout.EVAL_TASKS: TASKS, layout.PASSAGES: PASSAGES, layout.GOLD: GOLD}
         found |= {layout.demos(role): DEMOS for role in Role} | {layout.table("pool", "0"): SFT}
         for key in self.rounds:
             found |= {layout.table(name, key): schema for name, schema in ROUND_TABLES.items()}
@@ -265,13 +267,19 @@ class Checkout:
             return None
 
     def came(self, actions: str, goal: Goal | None) -> tuple[str, str | None] | None:
-        """Outcome and answer of actions that are executed again; None when their tools cannot be opened here."""
+        """Outcome and answer of actions that are executed again; None when their tools cannot be opened here.
+
+        `not_run`, which no stored outcome of theirs is, for a task whose context is none.
+        """
         if goal is None:
             return None
         key = (actions, goal)
-        if key not in self._came and self._toolbox.knows(goal):
-            execution = self._toolbox.execute(actions, goal)
-            self._came[key] = (outcome(execution, goal.gold_answer, goal.metric).value, execution.answer)
+        try:
+            if key not in self._came and self._toolbox.knows(goal):
+                execution = self._toolbox.execute(actions, goal)
+                self._came[key] = (outcome(execution, goal.gold_answer, goal.metric).value, execution.answer)
+        except ToolboxError:  # a context that is none
+            self._came[key] = ("not_run", None)
         return self._came.get(key)
 
     def renderer(self, path: Path) -> Renderer:

@@ -74,11 +74,8 @@ def _executed(actions: str, goal: Goal, toolbox: Toolbox) -> str:
 
 
 def turn_rows(row: Row) -> Iterator[Row]:
-    """The training tasks of a row under iterative planning: one for each turn of a whole task.
-
-    A single step, and a task of which only the whole is known, stay as they are.
-    """
-    if row["turn"] is not None or not row["turns"]:
+    """The training tasks of a row under iterative planning: one for each turn of a whole task; a single step as it is."""
+    if row["turn"] is not None:
         yield row
         return
     for index, turn in enumerate(row["turns"]):

@@ -28,7 +28,7 @@ from moat.tools.maths import CALCULATOR_TOOLS, MATHS_TOOLS
 from moat.tools.web import web_tools
 from moat.tools.webshop import webshop_tools
 from moat.turns import history
-from moat.worlds.shop import Shop, ShopSession
+from moat.worlds.shop import open_session
 
 if TYPE_CHECKING:
     from moat.corpus import Corpus
@@ -77,11 +77,6 @@ class Library:
         read = no_reader if self.reader is None else known_answers(self.known)
         code = MATHS_TOOLS["Code"]
         return qa_tools(self.corpus, read, code, found=self.found, kept=self.kept, wikipedia=self.wikipedia)
-
-
-@cache
-def _shop(seed: int, families: int) -> Shop:
-    return Shop(seed, families)
 
 
 class Toolbox:
@@ -148,7 +143,6 @@ class Toolbox:
         return [found[index] for index in range(len(programs))]
 
     def _run(self, actions: str, goal: Goal) -> Execution:
-        known: dict[str, str] = {}
         match goal.domain:
             case "arithmetic":
                 tools = CALCULATOR_TOOLS
@@ -173,12 +167,12 @@ class Toolbox:
                     f"there is nothing here to run actions of the domain {goal.domain!r} with"
                     + (": run `dvc repro index` first" if goal.domain == "qa" else "")
                 )
-        return self._after(goal, tools, actions, known)
+        return self._after(goal, tools, actions)
 
     @staticmethod
-    def _after(goal: Goal, tools: Mapping[str, Tool], actions: str, known: dict[str, str] | None = None) -> Execution:
+    def _after(goal: Goal, tools: Mapping[str, Tool], actions: str) -> Execution:
         """Run actions after those of the earlier turns."""
-        results = known or {}
+        results: dict[str, str] = {}
         for text in goal.earlier:
             results |= execute(text, tools, results).results
         return execute(actions, tools, results)
@@ -187,11 +181,13 @@ class Toolbox:
         """A session at the beginning of the goal's episode."""
         context = _context(goal)
         if "shop" in context:
-            place = context["shop"]
-            session: Session = ShopSession(_shop(place["seed"], place["families"]))
-            session.reset(place["goal"])
-            return session
-        if self._shop is None or "task" not in context:
+            try:
+                return open_session(goal.context)
+            except ValueError as error:
+                raise ToolboxError(str(error)) from error
+        if type(context.get("task")) is not int:
+            raise ToolboxError(f"the context of a webshop task names its `shop` or `task`, unlike {goal.context[:100]!r}")
+        if self._shop is None:
             raise ToolboxError(
                 "no WebShop server: set `webshop` in machine.yaml to the address of AgentGym's WebShop server"
             )

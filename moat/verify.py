@@ -37,7 +37,7 @@ CONTENTS: tuple[tuple[str, tuple[Check, ...]], ...] = (
     ),
     (
         "Tasks and demonstrations",
-        (tasks.ids, tasks.gold, tasks.sources, tasks.decontaminated, tasks.demonstrations),
+        (tasks.ids, tasks.gold, tasks.gold_table, tasks.sources, tasks.decontaminated, tasks.demonstrations),
     ),
     (
         "Candidates of a round",

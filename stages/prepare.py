@@ -36,6 +36,8 @@ from moat.toolbox import Toolbox, goal_of
 REACHED = Outcome.REACHED
 GOLD_FAILS = "gold actions miss the gold answer"
 NO_GOLD = "no gold to score with"
+NO_TURNS = "which actions belong to which subgoal is not known"
+NOT_SHOWN = "not demonstrated: gold actions miss the gold answer"
 SHOWN = 3  # near repeats that the warning names
 Row = dict[str, Any]
 
@@ -105,15 +107,25 @@ def run(stage: Stage) -> None:
         drawn = draw(name, source, params.seed, taken, stage.progress, stage.machine.webshop)
         make = partial(rows, name, source.trained, planning, toolbox, drawn.dropped)
         asked = make(drawn.train)
-        train += [turn for row in asked for turn in turn_rows(row)] if planning == "iterative" else asked
+        if planning == "iterative":
+            drawn.dropped[f"not trained on: {NO_TURNS}"] += sum(not row["turns"] for row in asked)
+            asked = [turn for row in asked for turn in turn_rows(row)]
+        train += asked
         evaluation += make(drawn.evaluation)
         for role, shown in drawn.demos.items():
             for one, style in shown:
-                demos[role] += [demo for row in make([one]) for demo in demo_rows(row, role, style)]
+                for row in make([one]):
+                    if imported(source) and row["gold_answer"] and gold_fails(row, toolbox):
+                        drawn.dropped[f"{NOT_SHOWN} ({role})"] += 1
+                    elif planning == "iterative" and not row["turns"]:
+                        drawn.dropped[f"not demonstrated: {NO_TURNS} ({role})"] += 1
+                    else:
+                        demos[role] += demo_rows(row, role, style)
         found[name] = drawn.passages
         stage.say(f"{name}: {source.n_train:,} train, {source.n_demos:,} demonstrated, {source.n_eval:,} eval")
         for reason, n in drawn.dropped.most_common():
-            stage.say(f"  {n:,} {reason}")
+            if n:
+                stage.say(f"  {n:,} {reason}")
     kept_train, train_counts = good(train, toolbox, scored=True)
     kept_eval, eval_counts = good(evaluation, toolbox, scored=False)
     shown_rows = [row for rows in demos.values() for row in rows]

@@ -207,6 +207,25 @@ class Project:
 
 
 @pytest.fixture(scope="session")
+def project_in_turns(tmp_path_factory):
+    """One small run of one round of iterative planning."""
+    from moat.params import yaml
+
+    made = Project(tmp_path_factory.mktemp("turns"))
+    path, parser = made.place / "params.yaml", yaml()
+    params = parser.load(path.read_text(encoding="utf-8"))
+    params |= {"planning": "iterative", "max_length": 512}
+    params["prepare"]["sources"]["stories"] |= {"n_train": 10, "n_demos": 160}
+    params["evaluate"]["max_turns"] = 4
+    # of an untrained planner's texts most are cut, and all may be the same
+    params["limits"] |= {"min_diversity": 0.0, "min_length_ratio": 0.0}
+    with path.open("w", encoding="utf-8") as file:
+        parser.dump(params, file)
+    made.dvc("repro")
+    return made
+
+
+@pytest.fixture(scope="session")
 def project(tmp_path_factory):
     """One small run of one round."""
     made = Project(tmp_path_factory.mktemp("project"))

@@ -1,21 +1,24 @@
 """A checkout of a few tasks and two rounds, made in a second: what no model is needed for, by the real stages.
 
-`prepare`, `pairs`, `critique` and `mix` are the stages themselves. Plans, scores, actions and evaluations are made up here
-as sampling, scoring and acting could have given them (right, wrong, torn, empty and cut ones), the models are untrained,
-and their moat.json says what training on these tables says.
+`prepare`, `index`, `check_gold`, `pairs`, `critique` and `mix` are the stages themselves. Plans, scores, actions and
+evaluations are made up here as sampling, scoring and acting could have given them (right, wrong, torn, empty and cut ones),
+the models are untrained, and their moat.json says what training on these tables says.
 """
 
 import contextlib
 import math
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from moat import layout
-from moat.executor import execute, outcome
+from moat.engines.base import FinishReason
+from moat.executor import outcome
 from moat.machine import Machine
 from moat.params import load, yaml
 from moat.schemas.actions import ACTIONS
+from moat.schemas.demos import DEMOS
 from moat.schemas.evals import EVALS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.scores import SCORES
@@ -24,7 +27,8 @@ from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.seeds import seed_of
 from moat.tokens import Renderer
-from moat.tools.maths import CALCULATOR_TOOLS
+from moat.toolbox import Toolbox, goal_of
+from moat.turns import KEEP, STOP
 
 ROOT = Path(__file__).resolve().parent.parent
 PLANS = (
@@ -34,6 +38,7 @@ PLANS = (
     "Subgoal 1:  Add what comes in",  # the same but for a space
     "",
 )
+TURNS = (f"{KEEP}Subgoal 2: Find the last amount", *PLANS[1:], STOP)  # what a planner says at a turn
 
 
 def small_params(place, changes):
@@ -70,16 +75,18 @@ class Builder:
         self.renderer = Renderer(tokenizer, self.params.format)
         self.engine = engine_facts(Machine())
         self.random = random.Random(5)
+        self.iterative = self.params.planning == "iterative"
 
     def run(self):
-        self.stage_module("prepare").run(self.stage("prepare"))
+        for name in ("prepare", "index", "check_gold"):
+            self.stage_module(name).run(self.stage(name))
         self.tasks = TASKS.read(layout.TRAIN_TASKS).to_dicts()
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save_pretrained(folder)
             self.save(layout.BASE_MODEL, {"stage": "base_model"}, Path(folder))
-        demos = self.params.prepare.sources["stories"].n_demos
+        self.demos = {role: len(DEMOS.read(layout.demos(role))) for role in self.params.cold_start}
         for role, settings in self.params.cold_start.items():
-            self.train(layout.model(role, "0"), "cold_start", "rows", demos, settings)
+            self.train(layout.model(role, "0"), "cold_start", "rows", self.demos[role], settings)
         self.evaluate("0")
         for key, entry in self.params.rounds.items():
             self.round(key, entry["prev"])
@@ -115,12 +122,13 @@ class Builder:
 
     def candidate(self, key, task, k):
         """One candidate as rows of subgoals, scores and actions (None where it is dropped)."""
-        plan, cut = self.random.choice(PLANS), self.random.random() < 0.1
+        plan, cut = self.random.choice(TURNS if self.iterative else PLANS), self.random.random() < 0.1
         right = self.random.random() < 0.4
         seed = seed_of(self.params.seed, "sample", key, task["task_id"], k)
         name = {"task_id": task["task_id"], "k": k}
-        reason = "length" if cut else None if plan else "empty"
-        row = name | {"subgoals": plan, "finish_reason": "length" if cut else "stop", "n_tokens": len(plan.split())}
+        ended = FinishReason.LENGTH if cut else FinishReason.STOP
+        reason = self.stage_module("sample").why_dropped(plan, ended, turn=self.iterative)
+        row = name | {"subgoals": plan, "finish_reason": ended.value, "n_tokens": len(plan.split())}
         row |= {"logprob": -1.5, "seed": seed, "dropped": reason}
         if reason:
             return row, None, None
@@ -133,9 +141,9 @@ class Builder:
             if right
             else self.random.choice(["R1 = Calculator(1 + 1)", "R1 = Calculator(", "R1 = Find(1)"])
         )
-        done = execute(text, CALCULATOR_TOOLS)
+        done = Toolbox().execute(text, goal_of(task))
         act = name | {"actions": text, "finish_reason": self.random.choice(["stop"] * 4 + ["length"])}
-        came = outcome(done, task["gold_answer"]).value
+        came = outcome(done, task["gold_answer"], goal_of(task).metric).value
         return row, score, act | {"outcome": came, "answer": done.answer, "message": done.message}
 
     def align(self, key, prev):
@@ -150,7 +158,7 @@ class Builder:
             )
         elif params.mode == "independent":
             updates = math.ceil(n / params.align.batch_size) * params.independent.factor
-            self.train(path, "align_planner", "rows", params.prepare.sources["stories"].n_demos, params.align, updates)
+            self.train(path, "align_planner", "rows", self.demos["planner"], params.align, updates)
         else:
             self.train(path, "align_planner", "rows" if params.align.loss == "sft_chosen" else "pairs", n, params.align)
 
@@ -166,8 +174,7 @@ class Builder:
             )
         elif params.mode == "independent":
             updates = math.ceil(n / params.train_grounder.batch_size) * params.independent.factor
-            demos = params.prepare.sources["stories"].n_demos
-            self.train(path, "train_grounder", "rows", demos, params.train_grounder, updates)
+            self.train(path, "train_grounder", "rows", self.demos["grounder"], params.train_grounder, updates)
         else:
             self.train(path, "train_grounder", "rows", n, params.train_grounder)
 
@@ -176,13 +183,13 @@ class Builder:
         rows = []
         for task in tasks:
             own = [other["task_id"] for other in tasks if other["source"] == task["source"]]
-            text = self.random.choice([task["gold_actions"], "R1 = Calculator(2)"])
-            done = execute(text, CALCULATOR_TOOLS)
-            came = outcome(done, task["gold_answer"]).value
+            turns, came, answer = self.played(task) if self.iterative else self.at_once(task)
             copied = ("task_id", "source", "trained", "metric", "text", "gold_actions", "gold_answer")
             rows.append(
                 {name: task[name] for name in copied}
-                | {"subgoals": PLANS[0], "actions": text, "turns": [], "n_turns": 1, "outcome": came, "answer": done.answer}
+                | {"subgoals": "; ".join(turn["subgoal"] for turn in turns)}
+                | {"actions": "; ".join(turn["actions"] for turn in turns)}
+                | {"turns": turns if self.iterative else [], "n_turns": len(turns), "outcome": came, "answer": answer}
                 | {"score": float(came == "reached"), "f1": None, "element": None}
                 | {"success": came == "reached", "nll": 0.5, "samples": list(PLANS[:2]), "samples_nll": [0.5, math.nan]}
                 | {"control_task_id": own[(own.index(task["task_id"]) + 1) % len(own)]}
@@ -190,6 +197,27 @@ class Builder:
             )
         counts = {"rows_in": len(rows), "kept": len(rows), "dropped": {}}
         EVALS.write(layout.evals(key), rows, {"counts": counts} | self.engine)
+
+    def at_once(self, task):
+        """A whole plan and its actions, right or wrong, as one turn; outcome; answer."""
+        text = self.random.choice([task["gold_actions"], "R1 = Calculator(2)"])
+        done = Toolbox().execute(text, goal_of(task))
+        return [{"subgoal": PLANS[0], "actions": text}], outcome(done, task["gold_answer"]).value, done.answer
+
+    def played(self, task):
+        """An episode: the gold turns, then the planner stops; or it stops early, never, at once, or some actions fail."""
+        turns, goal = [], goal_of(task)
+        end = self.random.choice(["gold", "gold", "early", "never", "at once", "fails", "unanswered"])
+        given = {"early": task["turns"][:-1], "at once": []}.get(end, task["turns"])
+        for number, gold in enumerate(given):
+            text = "R1 = Calculator(1 / 0)" if end == "fails" and number == 1 else gold["actions"]
+            done = Toolbox().execute(text, replace(goal, earlier=tuple(turn["actions"] for turn in turns)))
+            turns.append(gold | {"actions": text, "result": done.results[-1][1] if done.answer else ""})
+            if done.failure:
+                return turns, done.failure.value, None
+        if end in ("never", "at once", "unanswered"):
+            return turns, {"never": "turn_limit", "at once": "empty"}.get(end, end), None
+        return turns, outcome(done, task["gold_answer"]).value, done.answer
 
 
 def build(place, changes, tokenizer, model, stage_module):

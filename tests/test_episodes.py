@@ -161,21 +161,12 @@ def test_under_onetime_a_task_is_whole():
     assert [d["subgoals"] for d in demo_rows(row, Role.PLANNER, None)] == [TWO.subgoals]
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {
-            "turn": 1,
-            "turns": [{"subgoal": f"Subgoal {n}: Go", "actions": f"R{n} = CLICK(Env)", "result": "page"} for n in (1, 2)],
-        },
-        {"turn": None, "turns": []},
-    ],
-    ids=["a step of a page", "only the whole is known"],
-)
-def test_what_has_no_turns_to_take_apart_is_one_training_row(own):
-    """Nothing is lost, and no step comes again under the steps after it."""
-    row = task("a", **own)
-    assert list(turn_rows(row)) == [row]
+def test_a_step_is_not_taken_apart():
+    """No step comes again under the steps after it; a task of which only the whole is known has no turn to train on."""
+    turns = [{"subgoal": f"Subgoal {n}: Go", "actions": f"R{n} = CLICK(Env)", "result": "page"} for n in (1, 2)]
+    step = task("a", turn=1, turns=turns)
+    assert list(turn_rows(step)) == [step]
+    assert list(turn_rows(task("b"))) == []
 
 
 def test_under_iterative_a_training_task_is_a_turn():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from moat import corpus
 from moat.actions import substitute
-from moat.executor import Execution, Failure, Outcome, execute, outcome
+from moat.executor import MAX_ACTIONS, MAX_RESULT, Execution, Failure, Outcome, execute, outcome
 from moat.toolbox import Goal, Library, Toolbox
 from moat.tools.base import ToolError, ToolErrorKind
 from moat.tools.docs import DOCS, documentation
@@ -152,6 +152,44 @@ def test_no_text_makes_the_executor_raise(text):
 @given(st.text(st.characters()))
 def test_messages_can_be_stored_as_utf8(text):
     assert run(f"R1 = Calculator(x{text})").message.encode()
+
+
+# --- several results of one action, and bounds ---------------------------------------------------------------------
+
+GIVE = {"Give": lambda arguments, results: arguments, **CALCULATOR_TOOLS}
+
+
+def test_an_action_gives_every_name_a_value():
+    """In order; the last one is the answer. One name takes the result whole."""
+    assert execute("R1, R2 = Give(3, 4)", GIVE) == Execution("4", None, "", (("R1", "3"), ("R2", "4")))
+    assert execute("R1, R2 = Give(3, 4); R3 = Calculator(R1 * 10 + R2)", GIVE).answer == "34"
+    assert execute("R1 = Give(3, 4)", GIVE).answer == "3, 4"
+
+
+@pytest.mark.trap(33)
+@pytest.mark.parametrize("values", ["3", "3, 4, 5"])
+def test_another_number_of_values_than_names_is_a_failure(values):
+    """Nothing is made up for a name, and nothing is left out."""
+    done = execute(f"R1, R2 = Give({values})", GIVE)
+    assert (done.answer, done.failure, done.results) == (None, Failure.NO_RESULT, ())
+
+
+@pytest.mark.trap(31)
+def test_a_text_of_too_many_actions_is_not_run():
+    """MAX_ACTIONS are, one more none."""
+    ran = []
+    tools = {"Give": lambda arguments, results: ran.append(arguments) or arguments}
+    text = "; ".join(f"R{number} = Give({number})" for number in range(1, MAX_ACTIONS + 1))
+    assert execute(text, tools).answer == str(MAX_ACTIONS)
+    ran.clear()
+    assert execute(f"{text}; R{MAX_ACTIONS + 1} = Give(0)", tools).failure is Failure.SIZE
+    assert ran == []
+
+
+@pytest.mark.trap(31)
+@pytest.mark.parametrize(("length", "failure"), [(MAX_RESULT, None), (MAX_RESULT + 1, Failure.SIZE)])
+def test_a_result_has_a_largest_length(length, failure):
+    assert execute("R1 = Long(x)", {"Long": lambda arguments, results: "9" * length}).failure is failure
 
 
 # --- outcomes ------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from moat.checkout import Level
 from moat.params import load
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
+from moat.schemas.demos import DEMOS
 from moat.schemas.evals import EVALS
 from moat.schemas.pairs import PAIRS
 from moat.schemas.scores import SCORES
@@ -22,6 +23,7 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.trace import Tracer
+from moat.turns import STOP
 from moat.verify import verify
 from tests.damage import TABLES
 
@@ -130,6 +132,30 @@ def test_nothing_reruns_then_only_the_new_round(project):
     ran = project.ran(project.dvc("repro"))
     assert {name for name in ran if "@" not in name} == {"summarize", "report"}
     assert {name.partition("@")[2] for name in ran if "@" in name} == {"2"}
+
+
+def test_a_run_of_iterative_planning_plays_its_turns(project_in_turns):
+    """Turns to train on and be scored, decisions to stop among the demonstrations, played turns in evaluations."""
+    place, params = project_in_turns, load(project_in_turns.place / "params.yaml")
+    tasks = place.table(TASKS, "data/tasks/train.parquet")
+    episodes = tasks.group_by("episode_id").agg(pl.col("turn").sort())["turn"].to_list()
+    assert len(episodes) == 10
+    assert {tuple(turns) for turns in episodes} == {(0, 1), (0, 1, 2)}  # steps: [2, 3]
+    shown = place.table(DEMOS, "data/demos/planner.parquet")
+    assert shown.filter(pl.col("subgoals") == STOP)["task_id"].n_unique() == 160
+    subgoals = place.table(SUBGOALS, "data/rounds/1/subgoals.parquet")
+    assert len(subgoals) == len(tasks) * params.sample.k
+    stopped = subgoals["subgoals"].str.strip_chars().str.starts_with("Yes") & (subgoals["finish_reason"] == "stop")
+    assert (subgoals["dropped"] == "stop").fill_null(False).to_list() == stopped.to_list()
+    usable = subgoals.filter(pl.col("dropped").is_null()).select("task_id", "k")
+    assert place.table(SCORES, "data/rounds/1/scores.parquet").select("task_id", "k").equals(usable)
+    for key in ("0", "1"):
+        evals = place.table(EVALS, f"data/evals/{key}.parquet")
+        assert evals["n_turns"].to_list() == evals["turns"].list.len().to_list()
+        assert 1 <= evals["n_turns"].max() <= params.evaluate.max_turns
+        for row in evals.iter_rows(named=True):
+            assert row["actions"] == "; ".join(turn["actions"] for turn in row["turns"])
+    assert [finding for result in verify(place.place).results for finding in result.findings] == []
 
 
 def test_dvc_shows_metrics_and_plots(project):

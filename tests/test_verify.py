@@ -20,7 +20,7 @@ from moat.cli import app
 from moat.params import ParamsError, yaml
 from moat.verify import CONTENTS, verify
 from tests.conftest import ROOT
-from tests.damage import KEPT, TABLES, Damage, cell, rewrite
+from tests.damage import KEPT, R1, TABLES, Damage, cell, rewrite
 
 
 @pytest.fixture
@@ -83,6 +83,7 @@ def test_the_checkout_holds_every_kind_of_row(clean_checkout):
         {"data_window": "all"},
         {"score.include_end": True},
         {"seed": 3},
+        {"planning": "iterative", "max_length": 512, "mode": "independent", "data_window": "all", "pairs.score": "executed"},
     ],
     ids=str,
 )
@@ -99,6 +100,54 @@ def test_no_switch_gives_a_false_alarm(make_checkout, tmp_path, changes):
 def test_a_damaged_table_is_found_and_named(place, damage):
     damage.do()
     assert found(place, damage.at or damage.path, damage.said), findings(place)
+
+
+@pytest.fixture(scope="module")
+def in_turns(make_checkout, tmp_path_factory):
+    """A checkout of iterative planning. Shared: copy it before changing anything."""
+    place = tmp_path_factory.mktemp("turns")
+    make_checkout(place, {"planning": "iterative", "max_length": 512})
+    return place
+
+
+def test_a_checkout_in_turns_holds_every_kind_of_row(in_turns):
+    """Else its silence proves little: turns to train on, stops, played turns, episodes that end in every way."""
+    tasks = pl.read_parquet(in_turns / "data/tasks/train.parquet")
+    assert {0, 1} <= set(tasks["turn"])
+    dropped = pl.read_parquet(in_turns / "data/rounds/1/subgoals.parquet")["dropped"]
+    assert set(dropped) == {None, "empty", "length", "stop"}
+    evals = pl.concat(pl.read_parquet(path) for path in (in_turns / "data/evals").glob("*.parquet"))
+    assert {"reached", "not_reached", "turn_limit", "empty", "no_result", "unanswered"} <= set(evals["outcome"])
+    assert set(evals["n_turns"]) >= {0, 1, 2}
+    assert [finding for result in verify(in_turns).results for finding in result.findings] == []
+
+
+def other_actions(turns):
+    """The last turn's actions replaced."""
+    return [*turns[:-1], turns[-1] | {"actions": "R1 = Calculator(0)"}]
+
+
+IN_TURNS = (
+    Damage(
+        "result", "data/evals/1.parquet", cell("turns", other_actions, pl.col("success")), "not what the actions come to"
+    ),
+    Damage(
+        "history",
+        "data/tasks/train.parquet",
+        cell("turns", lambda turns: [turns[0] | {"actions": "R1 = Calculator("}, *turns[1:]], pl.col("turn") > 0),
+        "gold actions miss the gold answer",
+    ),
+    Damage("stop", f"{R1}/subgoals.parquet", cell("dropped", None, pl.col("dropped") == "stop"), "`stop` for none"),
+    Damage("turn", "data/tasks/train.parquet", cell("turn", lambda turn: turn + 1), "task_id is not that of the content"),
+)
+
+
+@pytest.mark.parametrize("damage", IN_TURNS, ids=lambda damage: damage.name)
+def test_a_damaged_table_of_turns_is_found_and_named(in_turns, tmp_path, monkeypatch, damage):
+    shutil.copytree(in_turns, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    damage.do()
+    assert found(tmp_path / "project", damage.path, damage.said), findings(tmp_path / "project")
 
 
 def test_a_pair_below_the_gap_is_found(place):

@@ -19,12 +19,14 @@ from moat.params import Sft
 from moat.provenance import file_hashes
 from moat.tokens import Renderer, Role
 from moat.tools.docs import DOCS
-from moat.turns import history
+from moat.turns import history, subgoal_of
 
 
 def length(renderer: Renderer, role: Role, row: dict[str, Any], answer: str) -> int:
     """Tokens of prompt and answer as the role is trained on them; 0 for what cannot be rendered (reported elsewhere)."""
     if not row[answer].strip() or (role is Role.GROUNDER and row["domain"] not in DOCS):
+        return 0
+    if role is Role.GROUNDER and row["turn"] is not None and subgoal_of(row["subgoals"]) is None:
         return 0
     if role is Role.PLANNER:
         return len(renderer.planner_example(row["text"], row[answer], history(row)))

@@ -58,8 +58,8 @@ def counted(checkout: Checkout) -> Findings:
 
 
 def _uncounted(path: Path) -> bool:
-    """Demonstrations are written as they are generated, and round 0's pool is empty."""
-    return path.parent == layout.demos(Role.PLANNER).parent or path == layout.table("pool", "0")
+    """Demonstrations and passages are written as they come, and round 0's pool is empty."""
+    return path.parent == layout.demos(Role.PLANNER).parent or path in (layout.PASSAGES, layout.table("pool", "0"))
 
 
 def expected_counts(
@@ -74,13 +74,18 @@ def expected_counts(
             return None
 
     key, name = path.parent.name, path.stem
+    found: list[tuple[str, Any, Any]]
     if path in (layout.TRAIN_TASKS, layout.EVAL_TASKS):
         return [("kept", kept, len(rows))]
+    if path == layout.GOLD:
+        sizes = [size(layout.TRAIN_TASKS), size(layout.EVAL_TASKS)]
+        found = [("kept", kept, len(rows))]
+        return found if None in sizes else [*found, ("rows_in", rows_in, sum(n or 0 for n in sizes))]
     if name in ("subgoals", "pairs"):
         reasons = Counter(rows["dropped"].drop_nulls().to_list())
         return [("rows_in", rows_in, len(rows)), ("dropped", dropped, dict(reasons))]
     if name in ("scores", "actions"):
-        found: list[tuple[str, Any, Any]] = [("kept", kept, len(rows))]
+        found = [("kept", kept, len(rows))]
         try:
             candidates = checkout.round_table("subgoals", key)
         except Absent:

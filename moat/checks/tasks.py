@@ -48,6 +48,23 @@ def gold(checkout: Checkout) -> Findings:
         )
 
 
+def gold_table(checkout: Checkout) -> Findings:
+    """The gold table has a row for every task, with what its gold actions come to"""
+    rows = checkout.table(layout.GOLD)
+    columns = ("source", "domain", "metric", "turn", "turns", "gold_actions", "gold_answer", "context")
+    asked = pl.concat(checkout.table(path).select(pl.lit(path.stem).alias("split"), "task_id", *columns) for path in SPLITS)
+    yield from checkout.differences(
+        layout.GOLD, asked.select("split", "task_id", "source"), rows.select("split", "task_id", "source"), "the tasks"
+    )
+    known = rows.join(asked.drop("source"), on=["split", "task_id"], maintain_order="left")
+    other = []
+    for row in known.drop_nulls("domain").iter_rows(named=True):
+        came = checkout.came(row["gold_actions"], checkout.goal(row)) if row["gold_actions"] else ("none", None)
+        other.append(came is not None and came != (row["outcome"], row["answer"]))
+    wrong = known.drop_nulls("domain").filter(pl.Series(other, dtype=pl.Boolean))
+    yield from checkout.rows(layout.GOLD, wrong, "outcome or answer is not what the gold actions come to")
+
+
 def reach(checkout: Checkout, rows: pl.DataFrame, actions: str) -> pl.Series:
     """For each task row, whether the actions in its column `actions` run and come to its answer (or cannot be run here)."""
     found = []
