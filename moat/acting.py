@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from moat.engines.base import Decoding, FinishReason
+from moat.engines.base import DecodingParams, FinishReason, decoding_of
 from moat.executor import Execution, Outcome, outcome
 from moat.rows import Runner
 from moat.stage import Advance
@@ -14,17 +13,6 @@ from moat.tokens import Renderer
 from moat.toolbox import Goal, Toolbox
 from moat.tools.docs import documentation
 from moat.turns import Done
-
-
-class DecodingParams(Protocol):
-    """A params section that says how to decode."""
-
-    @property
-    def temperature(self) -> float: ...  # noqa: D102
-    @property
-    def top_p(self) -> float: ...  # noqa: D102
-    @property
-    def max_new_tokens(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +53,7 @@ def act(
     """Ground and execute every request, in order. Model text never raises: a failure is an outcome."""
     asked = [request for request in requests if request.subgoals is not None]
     prompts = [renderer.grounder_prompt(r.text, documentation(r.goal.domain), r.subgoals or "", r.history) for r in asked]
-    decoding = Decoding(how.temperature, how.top_p, how.max_new_tokens)
-    made = iter(runner.generate(prompts, [r.seed for r in asked], decoding, advance))
+    made = iter(runner.generate(prompts, [r.seed for r in asked], decoding_of(how), advance))
     given = [next(made) if request.subgoals is not None else None for request in requests]
     programs = [(renderer.decode(g.ids), r.goal) for r, g in zip(requests, given, strict=True) if g is not None]
     ran = iter(zip(programs, toolbox.run(programs), strict=True))

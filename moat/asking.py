@@ -1,16 +1,17 @@
 """Models that are asked in words, a judge or a reader: requests in, texts out, in order.
 
-Who asks knows no engine: it has an `Ask`. `open_model` makes one of a model folder, through the stage's journal.
+Who asks knows no engine: it has an `Ask`. `open_model` makes one of the model that params name, in this process or at the
+server that machine.yaml names for the role, through the stage's journal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from moat.engines.base import Decoding
+from moat.engines.base import DecodingParams, decoding_of
+from moat.hub import folder_of
 from moat.layout import CARD
 from moat.rows import tell
 from moat.stage import Stage
@@ -44,18 +45,17 @@ class Decoder(Protocol):
     def decode(self, ids: list[int]) -> str: ...  # noqa: D102
 
 
-class Answering(Protocol):
-    """A params section that says how a model answers."""
-
-    @property
-    def temperature(self) -> float: ...  # noqa: D102
-    @property
-    def top_p(self) -> float: ...  # noqa: D102
-    @property
-    def max_new_tokens(self) -> int: ...  # noqa: D102
-
-
 R = TypeVar("R", bound=Decoder)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The model that params name for a role, at the dotted `key`: a folder or a hub id, and its revision."""
+
+    role: Literal["critic", "reader"]
+    model: str
+    revision: str
+    key: str
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,22 @@ class Opened(Generic[R]):
 
 
 def open_model(
-    stage: Stage, folder: Path, make: Callable[[PreTrainedTokenizerBase], R], how: Answering, doing: str, name: str
+    stage: Stage, asked: Asked, make: Callable[[PreTrainedTokenizerBase], R], how: DecodingParams, doing: str, name: str
 ) -> Opened[R]:
-    """Open the model in `folder`. `doing` labels the bar, `name` the model's hash in the facts.
+    """Open a model. `doing` labels the bar, `name` the hash in the facts: of the model, or at a server of its tokenizer.
 
-    Raises what `make` raises for a tokenizer, or as `models.runner` does when the model cannot be loaded.
+    Raises ModelError, what `make` raises for a tokenizer, or as `models.runner` does when the model cannot be opened.
     """
     from transformers import AutoConfig  # torch: only where there is a model
 
     from moat import models
 
+    served = stage.machine.role(asked.role).engine != "hf"
+    folder = folder_of(asked.model, asked.revision, asked.key, weights=not served)
     renderer = make(models.load_tokenizer(folder))
-    runner = models.runner(stage, folder, stage.params.limits.max_failed)
-    decoding = Decoding(how.temperature, how.top_p, how.max_new_tokens)
+    limit = stage.params.limits.max_failed
+    runner = models.runner(stage, folder, limit, asked.role, known_as=asked.model, revision=asked.revision)
+    decoding = decoding_of(how)
 
     def ask(requests: Sequence[Request]) -> list[Reply]:
         prompts, seeds = [request.prompt for request in requests], [request.seed for request in requests]
@@ -92,6 +95,9 @@ def open_model(
             Reply("", "failed") if one is None else Reply(renderer.decode(one.ids), one.finish_reason.value) for one in made
         ]
 
-    longest = getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None)
-    facts = models.engine_facts(stage.machine) | {name: stage.hash_of(folder, without=CARD)}
-    return Opened(renderer, ask, longest, facts)
+    longest = runner.longest
+    if longest is None and (folder / "config.json").is_file():
+        longest = getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None)
+    if served:  # beside the engine of the planner and the grounder, with which it shares no figure
+        return Opened(renderer, ask, longest, {"engines": {asked.role: runner.facts}, name: models.tokenizer_hash(folder)})
+    return Opened(renderer, ask, longest, {**runner.facts, name: stage.hash_of(folder, without=CARD)})

@@ -48,7 +48,7 @@ app.add_typer(profile, name="profile")
 
 def console() -> Console:
     """Where answers go. Made anew, so that it writes to the stdout of now."""
-    return Console(highlight=False)
+    return Console(highlight=False, soft_wrap=True)
 
 
 @contextmanager

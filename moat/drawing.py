@@ -93,23 +93,28 @@ def _both(records: Iterable[Record]) -> dict[Role, list[tuple[Record, str | None
 
 
 def _imported(name: str, source: Imported, seed: int, progress: Progress) -> Drawn:
-    """Rows of files or of the hub, drawn by content."""
-    drawn_by, dropped, passages = f"{source.draw}/{seed}/{name}", Counter[str](), []
-    pools: list[list[Record]] = []
-    for origin in (source.train, source.eval):
-        made = Import((), ()) if origin is None else _rows(origin, name, progress)
-        pools.append(list(made.records))
+    """Rows of files or of the hub, drawn by content. What has no origin of its own is drawn from `train`'s rows."""
+    drawn_by, dropped, passages = f"{source.draw}/{seed}/{name}", Counter[str](), list[Passage]()
+    wanted = {"train": source.n_train, "demos": source.n_demos, "eval": source.n_eval}
+    found: dict[str, tuple[Record, ...]] = {}
+    n_rows = 0
+    for part, origin in (("demos", source.demos), ("eval", source.eval), ("train", source.train)):
+        if origin is None:
+            continue
+        made = _rows(origin, name, progress)
         dropped.update(made.reasons)
         passages += corpus(made.records)
-    own, other = pools
-    if source.eval is None:
-        split = splits.draw(own, drawn_by, source.n_train, source.n_demos, source.n_eval)
-        evaluation = split.evaluation
-    else:
-        split = splits.draw(own, drawn_by, source.n_train, source.n_demos, 0)
-        evaluation = splits.draw(other, drawn_by, 0, 0, source.n_eval).evaluation
-    dropped["not drawn"] += len(own) + len(other) - len(split.train) - len(split.demos) - len(evaluation)
-    return Drawn(list(split.train), list(evaluation), _both(split.demos), list(dict.fromkeys(passages)), dropped)
+        n_rows += len(made.records)
+        due = {other: n if other == part or (part == "train" and other not in found) else 0 for other, n in wanted.items()}
+        split = splits.draw(made.records, drawn_by, due["train"], due["demos"], due["eval"])
+        for other, records in (("train", split.train), ("demos", split.demos), ("eval", split.evaluation)):
+            if other == part or (part == "train" and other not in found):
+                found[other] = records
+    left = n_rows - sum(map(len, found.values()))
+    if left:
+        dropped["not drawn"] = left
+    train, demos, evaluation = (list(found.get(part, ())) for part in ("train", "demos", "eval"))
+    return Drawn(train, evaluation, _both(demos), list(dict.fromkeys(passages)), dropped)
 
 
 def _rows(origin: Origin, name: str, progress: Progress) -> Import:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from moat.acting import Act, DecodingParams, Request, act
-from moat.engines.base import Decoding
+from moat.acting import Act, Request, act
+from moat.engines.base import DecodingParams, decoding_of
 from moat.executor import Execution, Outcome, outcome
 from moat.rows import Runner
 from moat.stage import Advance
@@ -49,7 +49,7 @@ Plan = Callable[[list[int]], list[str | None]]  # indices of the episodes that g
 
 def planner(runner: Runner, renderer: Renderer, episodes: Sequence[Episode], how: DecodingParams, seed: Seed) -> Plan:
     """Ask the planner's model for the next subgoals."""
-    decoding = Decoding(how.temperature, how.top_p, how.max_new_tokens)
+    decoding = decoding_of(how)
 
     def plan(live: list[int]) -> list[str | None]:
         prompts = [renderer.planner_prompt(episodes[i].text, episodes[i].turns) for i in live]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from moat.asking import open_model
-from moat.hub import folder_of
+from moat.asking import Asked, open_model
 from moat.judge_prompt import JudgeRenderer
 from moat.judging import Judge
 from moat.params import Critic
@@ -17,6 +16,6 @@ def open_judge(settings: Critic, stage: Stage) -> Judge:
 
     Raises ModelError, JudgeError, or as `models.runner` does.
     """
-    folder = folder_of(settings.judge, settings.revision, "critic.judge")
-    opened = open_model(stage, folder, partial(JudgeRenderer, prompt=settings.prompt), settings, "judging", "judge")
+    asked = Asked("critic", settings.judge, settings.revision, "critic.judge")
+    opened = open_model(stage, asked, partial(JudgeRenderer, prompt=settings.prompt), settings, "judging", "judge")
     return Judge(opened.renderer, opened.ask, stage.params.seed, settings.max_new_tokens, opened.longest, opened.facts)

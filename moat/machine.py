@@ -8,19 +8,54 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from moat.params import ParamsError, Section, check, parse, read_text
 
 MACHINE = "machine.yaml"
+Role = Literal["planner", "grounder", "critic", "reader"]
+
+
+class RoleEngine(Section):
+    """What one role asks: a model in this process (hf), or an OpenAI-compatible server. It never holds a key."""
+
+    engine: Literal["hf", "openai"]
+    url: str = Field(default="", pattern=r"^$|^https?://[^\s/?#@]+(/[^\s?#@]*)?$", description="Address, without /v1.")
+    model: str = Field(
+        default="", description="The name that the server serves it under; empty: as params or the stage name it."
+    )
+    key_env: str = Field(default="", pattern="^[A-Z_0-9]{0,64}$", description="Environment variable that holds the key.")
+    key_file: str = Field(default="", description="File that holds the key and nothing else, from the project's folder.")
+    concurrency: int = Field(default=16, ge=1, description="Requests at once.")
+    timeout: float = Field(default=600, gt=0, description="Seconds that one request may take.")
+    attempts: int = Field(default=5, ge=1, description="Tries of one request.")
+    score: bool = Field(default=False, description="Whether it scores too, by vLLM's prompt_logprobs.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.engine == "hf":
+            extra = sorted(self.model_fields_set - {"engine"})
+            if extra:
+                raise ValueError(f"{', '.join(extra)}: for engine openai alone; engine hf runs in this process")
+            return self
+        if not self.url:
+            raise ValueError("url: missing; engine openai asks a server, such as http://127.0.0.1:8000")
+        if self.url.rstrip("/").endswith("/v1"):
+            raise ValueError("url: write it without /v1, which is added")
+        if self.key_env and self.key_file:
+            raise ValueError("key_env, key_file: set one of them")
+        return self
 
 
 class Machine(Section):
     """Settings of this computer; see machine.example.yaml for a sentence on each."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # a key in the wrong place must not get into a log
+
     engine: Literal["hf"] = "hf"
+    engines: dict[Role, RoleEngine] = Field(default_factory=dict)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: int = Field(default=1, ge=1)
@@ -32,6 +67,17 @@ class Machine(Section):
     checkpoint: int = Field(default=600, ge=0)
     webshop: str = Field(default="", pattern="^$|^https?://")
     scratch: str = Field(default=".scratch", min_length=1)
+
+    @model_validator(mode="after")
+    def _scores_what_is_scored(self) -> Self:
+        for role in ("critic", "reader"):
+            if role in self.engines and self.engines[role].score:
+                raise ValueError(f"engines.{role}.score: nothing of a {role} is scored; remove it")
+        return self
+
+    def role(self, role: Role | None) -> RoleEngine:
+        """What `role` asks; no role, or one that `engines` does not name: a model in this process."""
+        return self.engines[role] if role in self.engines else RoleEngine(engine=self.engine)
 
 
 def load(root: Path) -> Machine:

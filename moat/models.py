@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,13 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from moat.engines.base import EngineError
 from moat.engines.hf import HFEngine
+from moat.engines.openai import Address, OpenAIEngine, no_scores
 from moat.layout import BASE_MODEL, CARD
-from moat.machine import Machine
+from moat.machine import MACHINE, Machine, Role, RoleEngine
+from moat.params import ParamsError
+from moat.provenance import combined, content_hash
 from moat.publish import publish
 from moat.rows import Retry, Runner
 from moat.stage import Stage, versions
@@ -98,27 +104,120 @@ def open_engine(path: Path, machine: Machine) -> HFEngine:
     return HFEngine(load(path, machine).eval(), pad, tokenizer.eos_token_id)
 
 
-def runner(stage: Stage, path: Path, max_failed: float) -> Runner:
-    """Asks the model in `path` for a stage's rows, through the stage's journal; the model is loaded when first needed.
+def runner(
+    stage: Stage,
+    path: Path,
+    max_failed: float,
+    role: Role | None = None,
+    *,
+    scores: bool = False,
+    known_as: str = "",
+    revision: str = "",
+) -> Runner:
+    """Asks a role's model for a stage's rows, through the stage's journal: in this process, or at a server.
 
-    Raises FileNotFoundError when there is no model.
+    `path` is the model's folder; of a server's critic or reader only the tokenizer is read there. In this process the model
+    is loaded when first needed. A server is asked at once whether it is there and serves the model: under the name that
+    machine.yaml gives, else `known_as` (empty: the folder's path). `revision` is the hub's. `scores`: it has to score.
+
+    Raises FileNotFoundError when there is no model, EngineError or ParamsError when there is no such server.
     """
+    machine = stage.machine
+    if role is not None and machine.role(role).engine == "openai":
+        return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
-    machine = stage.machine
+    facts = engine_facts(machine)
     return Runner(
         load=lambda: open_engine(path, machine),
-        identity=engine_facts(machine) | {"model": stage.hash_of(path, without=CARD)},
+        identity=facts | {"model": stage.hash_of(path, without=CARD)},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,
         max_failed=max_failed,
         retry=Retry(machine.retry),
+        facts=facts,
     )
 
 
+def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: bool, name: str, revision: str) -> Runner:
+    """Asks a server. The identity is its name for the model, what it tells and the local files; never its address or key."""
+    machine, where = stage.machine, f"engines.{role}"
+    own = machine.role(role)
+    if scores and not own.score:
+        raise EngineError(no_scores(where))
+    tokenizer = load_tokenizer(path)
+    key = read_key(own, stage.root, where)
+    address = Address(own.url, own.model or name, where, key, own.timeout, own.attempts, own.concurrency)
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+
+    engine = OpenAIEngine(
+        address, encode, tokenizer.eos_token_id, tokenizer.eos_token, score=own.score, logprobs=role == "planner"
+    )
+    whole = role in ("planner", "grounder")
+    weights = Path(engine.told.folder or "")
+    if whole and (weights / "config.json").is_file() and stage.hash_of(weights, CARD) != stage.hash_of(path, CARD):
+        raise EngineError(
+            f"{where}: the server serves the model in {weights}, which is not the one in {path}: serve that one "
+            f"(`vllm serve {path.as_posix()}`); leave {where}.model empty, so that each round asks for its own"
+        )
+    facts = {
+        "engine": own.engine,
+        "server_model": address.model,
+        "ids": "server" if engine.told.ids else "text",
+        "logprobs": "server" if engine.told.logprobs else "none",
+        "versions": versions("transformers", "tokenizers"),
+    }
+    model = stage.hash_of(path, without=CARD) if whole else tokenizer_hash(path)
+    return Runner(
+        load=lambda: engine,
+        identity=facts | {"model": model, "revision": revision},
+        journal=stage.journal,
+        generate_batch=machine.generate_batch,
+        score_batch=machine.score_batch,
+        max_failed=max_failed,
+        retry=Retry(1, 0.0),  # the engine itself tries again, and waits
+        facts=facts,
+        longest=engine.told.longest,
+    )
+
+
+def tokenizer_hash(path: Path) -> str:
+    """Content hash of a folder's tokenizer files."""
+    return combined({name: content_hash(path / name) for name in TOKENIZER_FILES if (path / name).is_file()})
+
+
+def read_key(own: RoleEngine, root: Path, where: str) -> str:
+    """The key for a role's server, empty when it needs none. Raises ParamsError, which never repeats what was found."""
+    if own.key_env:
+        found, at = os.environ.get(own.key_env, ""), f"{where}.key_env: the environment variable {own.key_env}"
+    elif own.key_file:
+        at = f"{where}.key_file: {own.key_file}"
+        try:
+            found = (root / own.key_file).read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            raise ParamsError(f"{MACHINE}: {at} cannot be read ({error.strerror})") from error
+    else:
+        return ""
+    key = found.strip()
+    if not key:
+        raise ParamsError(f"{MACHINE}: {at} holds no key")
+    if not re.fullmatch(r"[!#-\[\]-~]+", key):
+        raise ParamsError(f"{MACHINE}: {at} holds no key: a key is one word of visible ASCII characters")
+    return key
+
+
+def facts_of(**runners: Runner) -> dict[str, Any]:
+    """What made an artifact that several roles' models made: of each, when they differ."""
+    every = {role: dict(one.facts) for role, one in runners.items()}
+    first, *others = every.values()
+    return first if all(one == first for one in others) else {"engines": every}
+
+
 def engine_facts(machine: Machine) -> dict[str, Any]:
-    """What made an artifact: engine, dtype and versions; stable between runs of one machine setting."""
+    """What made an artifact in this process: engine, dtype and versions; stable between runs of one machine setting."""
     device, dtype = device_and_dtype(machine)
     return {
         "engine": machine.engine,

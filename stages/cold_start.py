@@ -31,7 +31,7 @@ def run(stage: Stage, role: str) -> None:
         names=names,
         settings=params.cold_start[Role(role).value],
         seed=seed_of(params.seed, "cold_start", role),
-        facts=stage.facts(f"cold_start.{role}", "format", "max_length", "seed", counts=counts),
+        facts=stage.facts(f"cold_start.{role}", "lora", "format", "max_length", "seed", counts=counts),
     )
     stage.close(counts)
 

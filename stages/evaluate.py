@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from moat import acting, layout, models
-from moat.engines.base import Decoding
+from moat.engines.base import decoding_of
 from moat.episodes import Episode, play, script
 from moat.episodes import planner as ask_planner
 from moat.examples import gold_example
@@ -95,13 +95,11 @@ def plan(stage: Stage, planner: Runner, renderer: Renderer, questions: list[Aske
     # a whole task's seeds do not name a turn
     names = [(one.row["task_id"],) if one.turn is None else (one.row["task_id"], "turn", one.turn) for one in questions]
     with stage.progress("planning", len(prompts) * (1 + n)) as advance:
-        decoding = Decoding(settings.temperature, settings.top_p, settings.max_new_tokens)
         seeds = [seed_of(seed, "evaluate", round_key, *name) for name in names]
-        decoded = planner.generate(prompts, seeds, decoding, advance)
+        decoded = planner.generate(prompts, seeds, decoding_of(settings), advance)
         repeated = [prompt for prompt in prompts for _ in range(n)]
         seeds = [seed_of(seed, "evaluate", round_key, *name, k) for name in names for k in range(n)]
-        decoding = Decoding(sample.temperature, sample.top_p, sample.max_new_tokens)
-        drawn = planner.generate(repeated, seeds, decoding, advance)
+        drawn = planner.generate(repeated, seeds, decoding_of(sample), advance)
     for number, one in enumerate(questions):
         made = [decoded[number], *drawn[number * n : (number + 1) * n]]
         one.plans.extend(None if generation is None else renderer.decode(generation.ids) for generation in made)
@@ -200,7 +198,8 @@ def run(stage: Stage, round: str) -> None:
     tasks = TASKS.read(layout.EVAL_TASKS)
     toolbox = open_toolbox(stage, tasks["domain"])
     renderer = Renderer(models.load_tokenizer(folders[0]), params.format)
-    planner, grounder = (models.runner(stage, folder, params.limits.max_failed) for folder in folders)
+    planner = models.runner(stage, folders[0], params.limits.max_failed, "planner")
+    grounder = models.runner(stage, folders[1], params.limits.max_failed, "grounder", scores=True)
     iterative = params.planning == "iterative"
     questions = asked(tasks, iterative)
     plan(stage, planner, renderer, questions, round)
@@ -244,8 +243,8 @@ def run(stage: Stage, round: str) -> None:
                 "control_nll": nlls[index][-1],
             }
         )
-    counts = Counts(len(table), len(table))
-    EVALS.write(target, table, stage.facts(*READ, counts=counts, **models.engine_facts(stage.machine)))
+    counts, made = Counts(len(table), len(table)), models.facts_of(planner=planner, grounder=grounder)
+    EVALS.write(target, table, stage.facts(*READ, counts=counts, **made))
     for source in sorted(set(tasks["source"])):
         scores = [row["score"] for row in table if row["source"] == source]
         reached = sum(row["success"] for row in table if row["source"] == source)

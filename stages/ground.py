@@ -35,7 +35,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     usable = candidates.filter(candidates["dropped"].is_null()).join(
         TASKS.read(layout.TRAIN_TASKS), on="task_id", maintain_order="left"
     )
-    runner = models.runner(stage, model, params.limits.max_failed)
+    runner = models.runner(stage, model, params.limits.max_failed, "grounder")
     renderer = Renderer(models.load_tokenizer(model), params.format)
     requests = [
         acting.Request(
@@ -64,7 +64,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     ]
     drops = {"unusable candidate": len(candidates) - len(usable), ENGINE_FAILED: len(usable) - len(table)}
     counts = Counts(len(candidates), len(table), drops)
-    facts = stage.facts("ground", "tools", "format", "seed", counts=counts, **models.engine_facts(stage.machine))
+    facts = stage.facts("ground", "tools", "format", "seed", counts=counts, **runner.facts)
     ACTIONS.write(target, table, facts)
     outcomes = Counter(row["outcome"] for row in table)
     stage.say(", ".join(f"{name} {n:,} ({n / len(table):.0%})" for name, n in outcomes.most_common()))

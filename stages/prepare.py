@@ -36,7 +36,7 @@ from moat.toolbox import Toolbox, goal_of
 REACHED = Outcome.REACHED
 GOLD_FAILS = "gold actions miss the gold answer"
 NO_GOLD = "no gold to score with"
-NO_TURNS = "not trained on: which actions belong to which subgoal is not known"
+NO_TURNS = "which actions belong to which subgoal is not known"
 NOT_SHOWN = "not demonstrated: gold actions miss the gold answer"
 SHOWN = 3  # near repeats that the warning names
 Row = dict[str, Any]
@@ -108,7 +108,7 @@ def run(stage: Stage) -> None:
         make = partial(rows, name, source.trained, planning, toolbox, drawn.dropped)
         asked = make(drawn.train)
         if planning == "iterative":
-            drawn.dropped[NO_TURNS] += sum(not row["turns"] for row in asked)
+            drawn.dropped[f"not trained on: {NO_TURNS}"] += sum(not row["turns"] for row in asked)
             asked = [turn for row in asked for turn in turn_rows(row)]
         train += asked
         evaluation += make(drawn.evaluation)
@@ -117,6 +117,8 @@ def run(stage: Stage) -> None:
                 for row in make([one]):
                     if imported(source) and row["gold_answer"] and gold_fails(row, toolbox):
                         drawn.dropped[f"{NOT_SHOWN} ({role})"] += 1
+                    elif planning == "iterative" and not row["turns"]:
+                        drawn.dropped[f"not demonstrated: {NO_TURNS} ({role})"] += 1
                     else:
                         demos[role] += demo_rows(row, role, style)
         found[name] = drawn.passages

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 
 from moat import collapse, layout, models
-from moat.engines.base import Decoding, FinishReason
+from moat.engines.base import FinishReason, decoding_of
 from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
@@ -37,16 +37,15 @@ def run(stage: Stage, round: str, prev: str) -> None:
     params, target, model = stage.params, layout.table("subgoals", round), layout.model("planner", prev)
     stage.header(f"{params.sample.k} plans per task, round {round}", [layout.TRAIN_TASKS, model], [target])
     tasks = TASKS.read(layout.TRAIN_TASKS)
-    runner = models.runner(stage, model, params.limits.max_failed)
+    runner = models.runner(stage, model, params.limits.max_failed, "planner")
     renderer = Renderer(models.load_tokenizer(model), params.format)
     turns = [turn is not None for turn in tasks["turn"] for _ in range(params.sample.k)]
     keys = [(task, k) for task in tasks["task_id"] for k in range(params.sample.k)]
     asked = [renderer.planner_prompt(task["text"], history(task)) for task in tasks.iter_rows(named=True)]
     prompts = [ids for prompt in asked for ids in [prompt] * params.sample.k]
     seeds = [seed_of(params.seed, "sample", round, task, k) for task, k in keys]
-    decoding = Decoding(params.sample.temperature, params.sample.top_p, params.sample.max_new_tokens)
     with stage.progress("sampling", len(keys)) as advance:
-        made = runner.generate(prompts, seeds, decoding, advance)
+        made = runner.generate(prompts, seeds, decoding_of(params.sample), advance)
     table = []
     for (task, k), seed, generation, turn in zip(keys, seeds, made, turns, strict=True):
         text = renderer.decode(generation.ids) if generation else ""
@@ -65,7 +64,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     drops = Counter(row["dropped"] for row in table)
     counts = Counts(len(table), drops.pop(None, 0), {str(reason): n for reason, n in drops.items()})
     collapse.guard(stage, table, renderer, round, prev)
-    facts = stage.facts("sample", "format", "seed", counts=counts, **models.engine_facts(stage.machine))
+    facts = stage.facts("sample", "format", "seed", counts=counts, **runner.facts)
     SUBGOALS.write(target, table, facts)
     distinct = len({(row["task_id"], row["subgoals"]) for row in table})
     stage.say(f"{distinct:,} distinct ({distinct / max(1, len(table)):.0%})")

@@ -38,7 +38,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     usable = candidates.filter(candidates["dropped"].is_null()).join(
         TASKS.read(layout.TRAIN_TASKS), on="task_id", how="inner", maintain_order="left"
     )
-    runner = models.runner(stage, model, params.limits.max_failed)
+    runner = models.runner(stage, model, params.limits.max_failed, "grounder", scores=True)
     renderer = Renderer(models.load_tokenizer(model), params.format)
     keys, examples = [], []
     for row in usable.iter_rows(named=True):
@@ -72,7 +72,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     drops = {"unusable candidate": len(candidates) - len(usable), OVER_LENGTH: len(usable) - len(examples)}
     drops[ENGINE_FAILED] = len(examples) - len(table)
     counts = Counts(len(candidates), len(table), drops)
-    facts = stage.facts("score", "format", "max_length", counts=counts, **models.engine_facts(stage.machine))
+    facts = stage.facts("score", "format", "max_length", counts=counts, **runner.facts)
     SCORES.write(target, table, facts | {"noise": asdict(noise)})
     if table:
         stage.say(f"geometric mean PPL {math.exp(sum(nlls) / len(nlls)):.4f}")

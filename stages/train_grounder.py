@@ -31,11 +31,11 @@ def run(stage: Stage, round: str, prev: str) -> None:
     stage.header(f"tune the grounder, round {round}, {params.mode}", reads, [target])
     renderer = Renderer(models.load_tokenizer(start), params.format)
     rows, names, counts = grounder_examples(renderer, SFT.read(sft_path), params.max_length)
-    read = ("train_grounder", "mode", "independent", "cold_start.grounder", "init_from", "format", "max_length", "seed")
+    read = ("train_grounder", "mode", "independent", "cold_start.grounder", "init_from", "lora", "format", "max_length")
     if not params.train_grounder.enabled or not rows:
         stage.say("train_grounder.enabled is false: the grounder stays" if rows else "no rows: the grounder stays")
         counts = Counts(counts.rows_in, 0, {"not trained on": counts.rows_in})
-        models.copy(start, target, stage.facts(*read, counts=counts))
+        models.copy(start, target, stage.facts(*read, "seed", counts=counts))
         stage.close(counts)
         return
     updates = training.updates_for(settings, len(rows))
@@ -54,7 +54,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
         settings=settings,
         seed=seed,
         updates=updates,
-        facts=stage.facts(*read, counts=counts),
+        facts=stage.facts(*read, "seed", counts=counts),
     )
     stage.close(counts)
 

@@ -2,12 +2,16 @@
 
 import re
 import sys
+from contextlib import nullcontext
 
 import pytest
 
 import moat.sources
+from moat.drawing import draw
 from moat.executor import Outcome
 from moat.importing import import_files
+from moat.layout import SOURCES
+from moat.params import PARAMS, Params, check, parse
 from moat.sources.base import Turn
 from moat.tasks import task_row
 from moat.toolbox import Toolbox, goal_of
@@ -62,3 +66,19 @@ def test_a_module_adds_a_task_and_its_summary_is_the_document_s(riddles, blocks)
 
 def test_the_module_s_parameters_are_the_source_s_settings(riddles):
     assert import_files("riddles", [riddles], {"longest": 1}).reasons["too many steps"] == 1
+
+
+def test_the_settings_in_the_document_name_the_rows(riddles, blocks, root, tmp_path, monkeypatch):
+    """The block stands under `prepare.sources` as it is written, and draws the document's two riddles."""
+    path = root / PARAMS
+    text = path.read_text(encoding="utf-8")
+    above = "  sources:"
+    (line,) = [one for one in text.splitlines(keepends=True) if one.startswith(above)]
+    (block,) = blocks["yaml"]
+    source = check(parse(text.replace(line, line + block), path), Params, path).prepare.sources["riddles"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / SOURCES).mkdir(parents=True)
+    riddles.rename(tmp_path / SOURCES / "riddles.jsonl")
+    drawn = draw("riddles", source, 0, set(), lambda label, total: nullcontext(lambda n: None), "")
+    assert {record.gold_answer for record in (*drawn.train, *drawn.evaluation)} == {"16", "4.5"}
+    assert drawn.dropped["the solution is no number"] == 1

@@ -12,8 +12,11 @@ from typer.testing import CliRunner
 
 from moat import layout, params, profiles
 from moat.cli import app
+from moat.paper import own_row, rows_for
 from moat.params import ParamsError
+from moat.report import deviations
 from moat.schemas.scores import SCORES
+from moat.sources.registry import importer
 from moat.status import ABSENT, StatusError, artifacts, dvc_status, reasons, recorded, rows_in, running
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,12 +53,20 @@ def between(text, start, end):
 
 
 PRETRAINED = (
-    between(TINY, "base_model:", "cold_start:"),
-    "base_model:\n  kind: pretrained\n  name: some/model\n  revision: 0a1b\n\n",
+    between(TINY, "\nbase_model:", "\ncold_start:"),
+    "\nbase_model:\n  kind: pretrained\n  name: some/model\n  revision: 0a1b\n",
 )
 SHORTER = ('  "2": {prev: "1"}\n', "")
 LONGER = ('  "2": {prev: "1"}\n', '  "2": {prev: "1"}\n  "3": {prev: "2"}\n')
-MORE_PLANS = (f"  k: {profiles.plain(ROOT / 'profiles' / 'tiny.yaml')['sample']['k']}\n", "  k: 15\n")
+
+
+def line(start):
+    """The one line of the profile tiny that begins so, with its comment."""
+    (found,) = [one for one in TINY.splitlines(keepends=True) if one.startswith(start)]
+    return found
+
+
+MORE_PLANS = (line("  k: "), "  k: 15\n")
 
 
 # --- exec ------------------------------------------------------------------------------------------------------------
@@ -152,6 +163,69 @@ def test_every_profile_can_be_used(project, path):
     assert profiles.plain(project / "params.yaml") == profiles.plain(path)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "profiles").glob("*.yaml")), ids=lambda path: path.stem)
+def test_tiny_after_any_profile_is_the_projects_own_file(project, path):
+    """Values, comments and their columns: byte for byte."""
+    (project / "profiles" / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    before = (project / "params.yaml").read_bytes()
+    profiles.use(project, path.stem, project / "params.yaml")
+    profiles.use(project, "tiny", project / "params.yaml")
+    assert (project / "params.yaml").read_bytes() == before
+
+
+PAPERS = {"paper_llama2_7b": "Llama-2-7B", "paper_mistral_7b": "Mistral-7B-v0.2", "paper_qwen25_14b": "Qwen2.5-14B"}
+
+
+@pytest.fixture(params=PAPERS)
+def paper(request, project):
+    """The name of a profile with the paper's settings, which params.yaml now has."""
+    (project / "profiles" / f"{request.param}.yaml").write_bytes((ROOT / "profiles" / f"{request.param}.yaml").read_bytes())
+    profiles.use(project, request.param, project / "params.yaml")
+    return request.param
+
+
+def test_the_papers_profiles_have_the_papers_settings(project, paper):
+    """Values from arXiv 2509.09629; `drawn` are its tasks: (trained, training tasks, evaluation tasks where it says so)."""
+    found = params.load(project / "params.yaml")
+    assert (found.sample.k, found.sample.temperature, len(found.rounds), found.max_length) == (15, 1.0, 2, 1024)
+    sft = (2, 2e-5, 128, "linear", 0.03)
+    for one in (*found.cold_start.values(), found.train_grounder):
+        assert (one.epochs, one.learning_rate, one.batch_size, one.schedule, one.warmup_ratio) == sft
+    align = found.align
+    assert (align.learning_rate, align.schedule, align.loss, align.nll_weight) == (4e-7, "cosine", "dpo", 0)
+    assert (found.pairs.score, found.pairs.min_gap, found.pairs.select) == ("ppl", 0.1, "extremes")
+    assert (found.critic.kind, found.critic.judge) == ("llm", "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B")
+    assert (found.mix.dedup, found.mix.initial_ratio) == (False, 1.0)
+    drawn = {name: (source.trained, source.n_train, source.n_eval) for name, source in found.prepare.sources.items()}
+    assert [drawn[name][:2] for name in ("gsm8k", "strategyqa", "mind2web")] == [(True, 1300), (True, 300), (True, 200)]
+    held_out = ("svamp", "webshop", "hotpotqa")
+    assert [drawn[name] for name in held_out] == [(False, 0, 1000), (False, 0, 500), (False, 0, 100)]
+    assert sum(source.n_train for source in found.prepare.sources.values()) == 1800
+
+
+def test_the_papers_profiles_stand_beside_its_results(project, paper):
+    """Base model and sources carry the names under which the report finds the paper's figures."""
+    found = params.load(project / "params.yaml")
+    assert {row.base for row in rows_for(found.base_model.name)} == {PAPERS[paper]}
+    scores = {name: 0.5 for name, source in found.prepare.sources.items() if source.n_eval}
+    assert set(own_row("here", "", scores).values.values()) == {50.0}
+
+
+def test_nothing_under_the_papers_settings_is_said_to_deviate(project, paper):
+    """Tiny's comments of its deviations are gone with its values."""
+    assert deviations((project / "params.yaml").read_text(encoding="utf-8")) == []
+
+
+def test_the_sources_of_the_papers_profiles_can_be_read(project, paper):
+    """Importers, the files that they take and their settings are there."""
+    for source in params.load(project / "params.yaml").prepare.sources.values():
+        for origin in (getattr(source, "train", None), getattr(source, "eval", None)):
+            if origin is not None:
+                found = importer(origin.importer)
+                assert len(origin.files) == len(found.files)
+                assert {name: type(value) for name, value in origin.settings.items()}.items() <= found.settings.items()
+
+
 def test_a_profile_with_the_same_values_changes_no_byte(project):
     before = (project / "params.yaml").read_bytes()
     assert "already" in moat("profile", "use", "tiny").stdout
@@ -165,7 +239,7 @@ def test_a_profile_changes_values_and_nothing_else(project):
     after = (project / "params.yaml").read_text(encoding="utf-8")
     changed = [line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-"]
     assert [line.split("#")[0].split() for line in changed] == [
-        ["-", "k:", MORE_PLANS[0].split()[1]],
+        ["-", *MORE_PLANS[0].split("#")[0].split()],
         ["+", "k:", "15"],
     ]
     assert changed[1].endswith("plans per task. Paper: 15")
@@ -206,7 +280,7 @@ def test_a_comment_of_the_profile_replaces_that_of_the_key(project):
 
 
 def test_every_unknown_and_missing_key_is_named(project):
-    write_profile(project, "odd", (MORE_PLANS[0], "  many: 15\n"), ("format: lumos\n", ""))
+    write_profile(project, "odd", (MORE_PLANS[0], "  many: 15\n"), (line("format: "), ""))
     before = (project / "params.yaml").read_bytes()
     done = moat("profile", "use", "odd")
     assert done.exit_code == 1

@@ -13,6 +13,7 @@ from moat.tasks import GoldError, demo_rows, task_row, turn_rows
 from moat.tokens import Renderer, Role
 from moat.toolbox import Goal, Toolbox
 from moat.turns import KEEP, STOP, Done
+from tests.rows import task
 
 HOW = SimpleNamespace(temperature=0.0, top_p=1.0, max_new_tokens=64)
 TASKS = {"sum": ("4 + 5", "9"), "long": ("1 + 1", "2"), "bad": ("1 / 0", "0")}
@@ -158,6 +159,14 @@ def test_under_onetime_a_task_is_whole():
     row = task_row("s", True, TWO, "onetime", Toolbox())
     assert (row["turn"], row["turns"], row["gold_subgoals"], row["gold_answer"]) == (None, [], TWO.subgoals, "18")
     assert [d["subgoals"] for d in demo_rows(row, Role.PLANNER, None)] == [TWO.subgoals]
+
+
+def test_a_step_is_not_taken_apart():
+    """No step comes again under the steps after it; a task of which only the whole is known has no turn to train on."""
+    turns = [{"subgoal": f"Subgoal {n}: Go", "actions": f"R{n} = CLICK(Env)", "result": "page"} for n in (1, 2)]
+    step = task("a", turn=1, turns=turns)
+    assert list(turn_rows(step)) == [step]
+    assert list(turn_rows(task("b"))) == []
 
 
 def test_under_iterative_a_training_task_is_a_turn():

@@ -1,4 +1,4 @@
-"""Judging candidates with a model behind a function: moat/judging.py, moat/judge_engine.py and stages/critique.py."""
+"""Judging candidates with a model behind a function: moat/judging.py, judge_engine.py, asking.py and stages/critique.py."""
 
 import copy
 import json

@@ -57,6 +57,40 @@ def test_a_fault_is_named(tmp_path, text, said):
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("{engine: hf, url: 'http://a'}", r"engines\.critic: .*url: for engine openai alone"),
+        ("{engine: hf, concurrency: 4}", r"engines\.critic: .*concurrency: for engine openai alone"),
+        ("{engine: openai}", r"engines\.critic: .*url: missing"),
+        ("{url: 'http://a'}", r"engines\.critic\.engine: missing key"),
+        ("{engine: ray}", r"engines\.critic\.engine: Input should be 'hf' or 'openai'"),
+        ("{engine: openai, url: 'http://a/v1/'}", r"engines\.critic: .*url: write it without /v1"),
+        ("{engine: openai, url: 'http://me:sk-5ecret@a'}", r"engines\.critic\.url: String should match"),
+        ("{engine: openai, url: 'http://a?key=sk-5ecret'}", r"engines\.critic\.url: String should match"),
+        ("{engine: openai, url: 'ftp://a'}", r"engines\.critic\.url: String should match"),
+        ("{engine: openai, url: 'http://a', key: sk-5ecret}", r"engines\.critic\.key: unknown key"),
+        ("{engine: openai, url: 'http://a', key_env: sk-5ecret}", r"engines\.critic\.key_env: String should match"),
+        ("{engine: openai, url: 'http://a', key_env: A, key_file: b}", r"engines\.critic: .*key_env, key_file: set one"),
+        ("{engine: openai, url: 'http://a', score: true}", r"engines\.critic\.score: nothing of a critic is scored"),
+        ("{engine: openai, url: 'http://a', attempts: 0}", r"engines\.critic\.attempts: .*greater than or equal to 1"),
+        ("{engine: openai, url: 'http://a', timeout: 0}", r"engines\.critic\.timeout: .*greater than 0"),
+    ],
+)
+def test_a_fault_in_a_roles_engine_is_named_and_no_key_is_shown(tmp_path, own, said):
+    """File and key; a key written into the wrong place is not repeated, in the message or in what it came from."""
+    (tmp_path / MACHINE).write_text(f"engines:\n  critic: {own}\n", encoding="utf-8")
+    with pytest.raises(ParamsError, match=rf"(?s)machine\.yaml.*{said}") as caught:
+        load(tmp_path)
+    assert "5ecret" not in str(caught.value) + str(caught.value.__cause__)
+
+
+def test_an_unknown_role_is_named(tmp_path):
+    (tmp_path / MACHINE).write_text("engines: {judge: {engine: hf}}\n", encoding="utf-8")
+    with pytest.raises(ParamsError, match=r"(?s)machine\.yaml.*engines\.judge.*'planner', 'grounder', 'critic' or 'reader'"):
+        load(tmp_path)
+
+
 # --- the scratch folder -------------------------------------------------------------------------------------------------
 
 

@@ -328,3 +328,11 @@ def test_what_deviates_has_another_value_than_the_papers():
 def test_the_settings_know_no_key_that_the_file_lacks():
     """Every top-level field stands in the file (a section's fields are asked for one by one above)."""
     assert set(Params.model_fields) == set(yaml().load(TEXT))
+
+
+def test_every_setting_says_what_it_is():
+    """A line with a value has a comment; of the rounds, the comment stands above."""
+    body = TEXT[TEXT.index("prepare:") :]
+    for line in TEXT[: TEXT.index("rounds: &rounds")].splitlines() + body.splitlines():
+        value = line.partition(":")[2].strip()
+        assert not value or "#" in line, line

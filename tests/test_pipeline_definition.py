@@ -186,7 +186,7 @@ def test_params_of_a_stage_are_keys_of_params_yaml():
 def test_a_stage_lists_the_parameters_that_it_reads(name):
     """`params.X` and `stage.params.X` in a stage's file are the sections that dvc.yaml lists for it, and no other.
 
-    max_length is also read by moat/training.py, seed and limits by moat/asking.py
+    max_length and lora are also read by moat/training.py, seed and limits by moat/asking.py
     and moat/toolbox.py, tools by the latter. summarize costs nothing, and may
     list more than it reads.
     """
@@ -194,7 +194,7 @@ def test_a_stage_lists_the_parameters_that_it_reads(name):
     fields = set(params.Params.model_fields)
     read = {m for m in re.findall(r"\bparams\.(\w+)", ast.unparse(ast.parse(text).body[1:])) if m in fields}
     if "training.train_" in text:
-        read.add("max_length")
+        read |= {"max_length", "lora"}
     if "open_judge(" in text:
         read |= {"seed", "limits"}
     if "open_toolbox(" in text:

@@ -80,6 +80,7 @@ CHANGES = {
     # a role's settings are also those of its further training under `mode: independent`
     "cold_start.planner.epochs": (3, {"cold_start@planner"} | rounds("align_planner")),
     "cold_start.grounder.learning_rate": (0.1, {"cold_start@grounder"} | rounds("train_grounder")),
+    "lora.rank": (8, COLD_STARTS | UPDATES),
     "sample.k": (9, rounds("sample")),
     "sample.temperature": (0.9, rounds("sample") | EVALUATED),
     "sample.top_p": (0.95, rounds("sample") | EVALUATED),

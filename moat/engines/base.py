@@ -30,7 +30,7 @@ class Generation:
     """Generated token ids without the end token, why they ended, and what the model thought of them.
 
     `logprob` is the sum of the log-probabilities (nats) of all generated tokens, the end token among them, under the model
-    itself: before temperature and nucleus.
+    itself: before temperature and nucleus. NaN: a server was asked that does not tell all of them.
     """
 
     ids: list[int]
@@ -45,6 +45,22 @@ class Decoding:
     temperature: float
     top_p: float
     max_new_tokens: int
+
+
+class DecodingParams(Protocol):
+    """A params section that says how to decode."""
+
+    @property
+    def temperature(self) -> float: ...  # noqa: D102
+    @property
+    def top_p(self) -> float: ...  # noqa: D102
+    @property
+    def max_new_tokens(self) -> int: ...  # noqa: D102
+
+
+def decoding_of(params: DecodingParams) -> Decoding:
+    """How a params section says to decode; the section may hold other keys too."""
+    return Decoding(params.temperature, params.top_p, params.max_new_tokens)
 
 
 class Engine(Protocol):
