@@ -27,9 +27,8 @@ def why_dropped(text: str, reason: FinishReason, *, turn: bool = False) -> str |
     """Why a candidate goes no further, or None. A turn at which the planner stops too early has nothing to ground."""
     if reason is FinishReason.LENGTH:
         return "length"
-    if turn and subgoal_of(text) is None:
-        return "stop"
-    return None if text.strip() else "empty"
+    said = subgoal_of(text) if turn else text.strip()
+    return "stop" if said is None else None if said else "empty"
 
 
 def run(stage: Stage, round: str, prev: str) -> None:

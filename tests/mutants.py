@@ -23,9 +23,11 @@ Processes are forks of one that has imported the big libraries, so a mutation co
 from __future__ import annotations
 
 import argparse
+import ctypes
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -175,6 +177,8 @@ def _pytest(copy: Path, tests: Sequence[str], to_fail: bool, log: Path, answer: 
     import pytest
 
     os.setsid()  # so that what the tests start can be ended with them
+    if sys.platform == "linux":  # an endless test must not outlive a runner that is killed
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the server of forks ends with the runner
     os.chdir(copy)
     os.environ |= {"PYTHONPATH": str(copy), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the search for plugins takes seconds
     sys.path[:] = [str(copy), *(p for p in sys.path if p and not Path(p).resolve().is_relative_to(ROOT / "tests"))]

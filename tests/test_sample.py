@@ -128,3 +128,20 @@ def test_a_candidate_that_is_none_is_dropped_by_reason(sample, tokenizer):
         ("b", 1): ("empty", "", "stop"),
         ("c", 4): ("engine failed", "", None),
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "of_a_turn", "of_a_whole"),
+    [
+        ("Subgoal 1: Add", None, None),
+        ("Yes, I will stop planning.", "stop", None),
+        ("No, I will keep planning.", "empty", None),
+        (" ", "empty", "empty"),
+    ],
+)
+def test_a_turn_without_a_subgoal_goes_no_further(stage_module, text, of_a_turn, of_a_whole):
+    """Under iterative planning there is nothing to ground in a stop, nor in a decision to go on that names nothing."""
+    dropped = stage_module("sample").why_dropped
+    stop = FinishReason.STOP
+    assert (dropped(text, stop, turn=True), dropped(text, stop)) == (of_a_turn, of_a_whole)
+    assert dropped(text, FinishReason.LENGTH, turn=True) == "length"

@@ -70,9 +70,8 @@ def why_dropped(text: str, reason: str | None, turn: bool) -> str | None:
     """Why a candidate goes no further, by its text and how it ended."""
     if reason == "length":
         return "length"
-    if turn and subgoal_of(text) is None:
-        return "stop"
-    return None if text.strip() else "empty"
+    said = subgoal_of(text) if turn else text.strip()
+    return "stop" if said is None else None if said else "empty"
 
 
 @each_round
