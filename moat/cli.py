@@ -229,12 +229,17 @@ def execute_actions(
     from moat.corpus import CorpusError
     from moat.engines.base import EngineError
     from moat.hub import ModelError
+    from moat.journal import JournalError
+    from moat.reader import ReaderError
     from moat.tables import TableError
     from moat.toolbox import Goal, Toolbox, ToolboxError, goal_of, open_toolbox
     from moat.tools.docs import DOCS
     from moat.wikipedia import WikipediaError
 
-    with faults(CorpusError, EngineError, ModelError, ServerError, TableError, ToolboxError, WikipediaError):
+    with faults(
+        *(CorpusError, EngineError, JournalError, ModelError, ReaderError),
+        *(ServerError, TableError, ToolboxError, WikipediaError),
+    ):
         goal = Goal(domain, "")
         if task:
             from moat.tasks import find

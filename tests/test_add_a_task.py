@@ -2,12 +2,16 @@
 
 import re
 import sys
+from contextlib import contextmanager
 
 import pytest
+from ruamel.yaml import YAML
 
 import moat.sources
+from moat import drawing
 from moat.executor import Outcome
 from moat.importing import import_files
+from moat.params import Imported
 from moat.sources.base import Turn
 from moat.tasks import task_row
 from moat.toolbox import Toolbox, goal_of
@@ -62,3 +66,31 @@ def test_a_module_adds_a_task_and_its_summary_is_the_document_s(riddles, blocks)
 
 def test_the_module_s_parameters_are_the_source_s_settings(riddles):
     assert import_files("riddles", [riddles], {"longest": 1}).reasons["too many steps"] == 1
+
+
+@contextmanager
+def silent(label, total):
+    """A progress bar that shows nothing."""
+    yield lambda n: None
+
+
+def draw_named(settings, monkeypatch, folder):
+    """The tasks of the one source that is named, its files in `folder`."""
+    monkeypatch.setattr(drawing, "SOURCES", folder)
+    ((name, section),) = settings.items()
+    return drawing.draw(name, Imported(**section), 0, set(), silent, "")
+
+
+def test_the_source_can_be_named_as_the_document_says(riddles, blocks, monkeypatch):
+    """The settings of the document are those that params.yaml takes, and prepare draws its tasks from them."""
+    drawn = draw_named(YAML(typ="safe").load(blocks["yaml"][0]), monkeypatch, riddles.parent)
+    assert sorted(record.gold_answer for record in [*drawn.train, *drawn.evaluation]) == ["16", "4.5"]
+
+
+@pytest.mark.parametrize("change", [{"n_eval": 5}, {"train": {"importer": "riddles", "files": ["gone.jsonl"]}}])
+def test_a_fault_of_a_source_names_it(riddles, blocks, monkeypatch, change):
+    """Among several, the reader must know which one."""
+    settings = YAML(typ="safe").load(blocks["yaml"][0])
+    settings["riddles"] |= change
+    with pytest.raises(ValueError, match="source riddles: "):
+        draw_named(settings, monkeypatch, riddles.parent)

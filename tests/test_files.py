@@ -173,5 +173,13 @@ def test_without_a_network_it_says_what_to_put_where(hub):
     assert next(rows) == (1, {"a": 1})
     with pytest.raises(SourceError) as error:
         next(rows)
-    for said in ("owner/name main", REVISION, "after row 1", "no route", "hf download owner/name", "`path`"):
+    for said in (
+        "owner/name main",
+        REVISION,
+        "after row 1",
+        "no route",
+        "hf download owner/name",
+        "under data/sources",
+        "`files`",
+    ):
         assert said in str(error.value)

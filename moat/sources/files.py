@@ -65,7 +65,7 @@ def hub_rows(
     """The rows of a split of a hub data set at a fixed revision, streamed. `data_file` picks one file of the data set.
 
     Raises SourceError when the revision is not a full commit, and when the hub gives no rows: without a network, it says
-    which data set to download and that the setting `path` takes its file.
+    which data set to download and where its file goes.
     """
     if not re.fullmatch("[0-9a-f]{40}", revision):
         raise SourceError(
@@ -85,7 +85,8 @@ def hub_rows(
         raise SourceError(
             f"the hub data set {what} at revision {revision} gave no row after row {number} "
             f"({type(error).__name__}: {str(error)[:200]}). Without a network: download it elsewhere "
-            f"(`hf download {name} --repo-type dataset --revision {revision}`), copy the file here, and set `path` to it"
+            f"(`hf download {name} --repo-type dataset --revision {revision}`), put its file here under data/sources, and "
+            "name it in `files` in place of `hub`"
         ) from error
 
 
