@@ -28,7 +28,7 @@ from moat.tools.maths import CALCULATOR_TOOLS, MATHS_TOOLS
 from moat.tools.web import web_tools
 from moat.tools.webshop import webshop_tools
 from moat.turns import history
-from moat.worlds.shop import Shop, ShopSession
+from moat.worlds.shop import open_session as shop_session
 
 if TYPE_CHECKING:
     from moat.corpus import Corpus
@@ -77,11 +77,6 @@ class Library:
         read = no_reader if self.reader is None else known_answers(self.known)
         code = MATHS_TOOLS["Code"]
         return qa_tools(self.corpus, read, code, found=self.found, kept=self.kept, wikipedia=self.wikipedia)
-
-
-@cache
-def _shop(seed: int, families: int) -> Shop:
-    return Shop(seed, families)
 
 
 class Toolbox:
@@ -187,15 +182,15 @@ class Toolbox:
         """A session at the beginning of the goal's episode."""
         context = _context(goal)
         if "shop" in context:
-            place = context["shop"]
-            session: Session = ShopSession(_shop(place["seed"], place["families"]))
-            session.reset(place["goal"])
-            return session
+            try:
+                return shop_session(goal.context)
+            except ValueError as error:
+                raise ToolboxError(f"the context of a webshop task names its goal: {error}") from error
         if self._shop is None or "task" not in context:
             raise ToolboxError(
                 "no WebShop server: set `webshop` in machine.yaml to the address of AgentGym's WebShop server"
             )
-        session = self._shop()
+        session: Session = self._shop()
         session.reset(context["task"])
         return session
 
@@ -203,7 +198,7 @@ class Toolbox:
 def _context(goal: Goal) -> dict[str, Any]:
     try:
         context = json.loads(goal.context)
-    except ValueError:
+    except (ValueError, RecursionError):
         context = None
     if not isinstance(context, dict):
         raise ToolboxError(f"the context of a {goal.domain} task is a JSON object, not {goal.context[:100]!r}")
