@@ -5,7 +5,7 @@ Starts quickly: whatever is heavy is imported by the command that needs it, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from math import isfinite
@@ -229,12 +229,17 @@ def execute_actions(
     from moat.corpus import CorpusError
     from moat.engines.base import EngineError
     from moat.hub import ModelError
+    from moat.journal import JournalError
+    from moat.reader import ReaderError
     from moat.tables import TableError
     from moat.toolbox import Goal, Toolbox, ToolboxError, goal_of, open_toolbox
     from moat.tools.docs import DOCS
     from moat.wikipedia import WikipediaError
 
-    with faults(CorpusError, EngineError, ModelError, ServerError, TableError, ToolboxError, WikipediaError):
+    with faults(
+        *(CorpusError, EngineError, JournalError, ModelError, ReaderError),
+        *(ServerError, TableError, ToolboxError, WikipediaError),
+    ):
         goal = Goal(domain, "")
         if task:
             from moat.tasks import find
@@ -297,16 +302,44 @@ def import_source(
         )
     with faults(SourceError, TableError):
         kinds = importer(source).settings
-        settings: dict[str, bool | int | str] = {}
-        for pair in setting or []:
-            key, _, value = pair.partition("=")
-            kind = kinds.get(key, str)
-            settings[key] = value.lower() in ("true", "yes", "1") if kind is bool else int(value) if kind is int else value
+        settings = dict(_setting(pair, kinds) for pair in setting or [])
+        if out is not None:
+            _new_file(out, files)
         done = import_files(source, files, settings)
         typer.echo(done.summary())
+        if not done.records:
+            raise SourceError(
+                f"no row was kept: is {', '.join(map(str, files))} of the format {source}? No table is written"
+            )
         if out is not None:
             rows = [task_row(name or source, False, record, "onetime", Toolbox()) for record in done.records]
             TASKS.write(out, rows, {"stage": "import", "source": source, "settings": settings})
+
+
+def _setting(pair: str, kinds: Mapping[str, type]) -> tuple[str, bool | int | str]:
+    """Name and value of a `key=value`, the value of the type that the format's setting takes. Raises BadParameter."""
+    key, sign, value = pair.partition("=")
+    kind = kinds.get(key, str)  # an unknown one is refused with the list of those there are
+    if not sign:
+        raise typer.BadParameter(f"{pair!r} has no value: write {key}=VALUE", param_hint="--set")
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise typer.BadParameter(f"{key} takes true or false, not {value!r}", param_hint="--set")
+        return key, value.lower() == "true"
+    if kind is int:
+        try:
+            return key, int(value)
+        except ValueError:
+            raise typer.BadParameter(f"{key} takes a whole number, not {value!r}", param_hint="--set") from None
+    return key, value
+
+
+def _new_file(out: Path, inputs: Iterable[Path] = ()) -> None:
+    """Refuse an `--out` that is a folder, which publishing would replace, or one of the inputs. Raises BadParameter."""
+    if out.is_dir():
+        raise typer.BadParameter(f"{out} is a folder: name a file in it", param_hint="--out")
+    if out.exists() and any(path.exists() and out.samefile(path) for path in inputs):
+        raise typer.BadParameter(f"{out} is the file that is read: name another one", param_hint="--out")
 
 
 @app.command("calibrate-critic")
@@ -343,6 +376,8 @@ def calibrate_critic(
         everything = params.load(root / params.PARAMS)
         chosen = {"critic": everything.critic.model_dump() | ({"kind": kind} if kind else {})}
         settings = params.check(everything.model_dump() | chosen, params.Params, root / params.PARAMS).critic
+        if out is not None:
+            _new_file(out)
         if out is not None and out.resolve() == (root / layout.CALIBRATION).resolve():
             raise params.ParamsError(f"{out} is the stage's: `dvc repro calibrate_critic` writes it; name another file")
         here = Stage("calibrate-critic", everything, machine.load(root), root)

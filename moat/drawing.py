@@ -42,17 +42,20 @@ class Drawn:
 def draw(name: str, source: Source, seed: int, taken: Signatures, progress: Progress, webshop: str) -> Drawn:
     """Draw a source. `taken` holds the stories of sources before it; `webshop` is a server's address, or empty.
 
-    Raises SourceError, SplitError or ServerError, with what to do.
+    Raises SourceError or SplitError, which name the source, or ServerError; each with what to do.
     """
-    match source:
-        case Stories():
-            return _stories(name, source, seed, taken)
-        case Imported():
-            return _imported(name, source, seed, progress)
-        case Shop():
-            return _shop(name, source)
-        case WebShop():
-            return _webshop(name, source, webshop, progress)
+    try:
+        match source:
+            case Stories():
+                return _stories(name, source, seed, taken)
+            case Imported():
+                return _imported(name, source, seed, progress)
+            case Shop():
+                return _shop(name, source)
+            case WebShop():
+                return _webshop(name, source, webshop, progress)
+    except (SourceError, splits.SplitError) as error:
+        raise type(error)(f"source {name}: {error}") from error
 
 
 def record(number: int, told: Story, style: str = CANONICAL) -> Record:
@@ -123,7 +126,7 @@ def _rows(origin: Origin, name: str, progress: Progress) -> Import:
         paths = [SOURCES / file for file in origin.files]
         missing = [path for path in paths if not path.is_file()]
         if missing:
-            raise SourceError(f"source {name}: {missing[0]} is missing: put the publisher's file (or a link to it) there")
+            raise SourceError(f"{missing[0]} is missing: put the publisher's file (or a link to it) there")
         with progress(f"reading {name}", sum(path.stat().st_size for path in paths)) as advance:
             return import_files(origin.importer, paths, origin.settings, advance)
     with progress(f"reading {name}", 0) as advance:
@@ -138,7 +141,7 @@ def _shop(name: str, source: Shop) -> Drawn:
     due = source.n_eval + source.n_train + source.n_demos
     while len(goals) < due:
         if number > 20 * due:
-            raise SourceError(f"source {name}: the shop has no {due:,} different goals: raise families")
+            raise SourceError(f"the shop has no {due:,} different goals: raise families")
         one = shop.record(world, number)
         number += 1
         if normalised(one.text) not in seen:
@@ -151,7 +154,7 @@ def _shop(name: str, source: Shop) -> Drawn:
 def _webshop(name: str, source: WebShop, address: str, progress: Progress) -> Drawn:
     """Tasks of a WebShop server, whose instructions are asked for."""
     if not address:
-        raise SourceError(f"source {name}: set `webshop` in machine.yaml to the address of AgentGym's WebShop server")
+        raise SourceError("set `webshop` in machine.yaml to the address of AgentGym's WebShop server")
     found: list[Record] = []
     with progress(f"reading {name}", source.n_eval) as advance, Server(address, Environment.WEBSHOP).create() as session:
         for number in range(source.first, source.first + source.n_eval):
@@ -159,7 +162,7 @@ def _webshop(name: str, source: WebShop, address: str, progress: Progress) -> Dr
             _, marked, said = observation.partition("Instruction:")
             text = said.strip().removeprefix("[SEP]").split("[SEP]")[0].strip()
             if not marked or not text:
-                raise SourceError(f"source {name}: task {number} of {address} shows no instruction: {observation[:200]!r}")
+                raise SourceError(f"task {number} of {address} shows no instruction: {observation[:200]!r}")
             found.append(Record(number + 1, text, "webshop", Metric.REWARD, "1", context=f'{{"task":{number}}}'))
             advance(1)
     return Drawn([], found, _both([]))

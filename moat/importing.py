@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from moat.sources.files import Advance, Rows, hub_rows, open_rows
 from moat.sources.registry import Importer, importer
 
 REPEATED = "the same task again"
+UNWRITABLE = "half of a surrogate pair"
 EXAMPLES = 3  # dropped rows of a reason that a summary shows
 
 
@@ -35,7 +37,7 @@ class Import:
         for reason, count in self.reasons.items():
             lines.append(f"  {count:,} {reason}")
             shown = [drop for drop in self.dropped if drop.reason == reason][:EXAMPLES]
-            lines += [f"    row {drop.number}: {' '.join(drop.detail.split())[:150]}" for drop in shown]
+            lines += [f"    row {drop.number}: {_spelt(' '.join(drop.detail.split())[:150])}" for drop in shown]
         return "\n".join(lines)
 
 
@@ -98,6 +100,21 @@ def corpus(records: Iterable[Record]) -> list[Passage]:
     return list(dict.fromkeys(passage for record in records for passage in record.passages))
 
 
+def _spelt(text: str) -> str:
+    """A text that can be printed: halves of surrogate pairs, which JSON can spell and UTF-8 cannot, written out."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _writable(item: Record | Dropped) -> Record | Dropped:
+    """The item; but a record whose text no UTF-8 file can hold is dropped (half of a surrogate pair)."""
+    if isinstance(item, Record):
+        try:
+            json.dumps(asdict(item), ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            return Dropped(item.number, UNWRITABLE, f"{error.object[error.start]!r} in: {item.text[:100]}")
+    return item
+
+
 def _importer(name: str, settings: Mapping[str, Any]) -> Importer:
     found = importer(name)
     for setting, value in settings.items():
@@ -109,7 +126,7 @@ def _importer(name: str, settings: Mapping[str, Any]) -> Importer:
 
 
 def _import(found: Importer, rows: Sequence[Rows], settings: Mapping[str, Any], where: str) -> Import:
-    items = list(distinct(found.read(*rows, **settings)))
+    items = list(distinct(map(_writable, found.read(*rows, **settings))))
     if not items:
         raise SourceError(f"{where}: no rows: is it the right file{f' ({found.hub})' if found.hub else ''}?")
     return Import(

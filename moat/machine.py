@@ -83,7 +83,7 @@ class Machine(Section):
 def load(root: Path) -> Machine:
     """Read `root`/machine.yaml, or the defaults when there is none. Raises ParamsError naming the key."""
     path = root / MACHINE
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():  # what is there and cannot be read is a fault, and no default
         return Machine()
     raw = parse(read_text(path), path)
     return check({} if raw is None else raw, Machine, path)  # all lines may be comments
@@ -117,5 +117,5 @@ def _unusable(folder: Path) -> str | None:
     if not above.is_dir():
         return f"cannot be a folder, for {str(above)!r} is a file"
     if not os.access(above, os.W_OK | os.X_OK):
-        return f"cannot be written, for {str(above)!r} cannot"
+        return "cannot be written" if above == folder else f"cannot be made, for {str(above)!r} cannot be written"
     return None

@@ -428,8 +428,11 @@ def load(path: Path) -> Params:
 
 
 def read_text(path: Path) -> str:
-    """A settings file as text. Raises ParamsError naming the line that is not UTF-8."""
-    raw = path.read_bytes()
+    """A settings file as text. Raises ParamsError for one that cannot be read, naming the line that is not UTF-8."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ParamsError(f"{path} cannot be read ({error.strerror}): a text file belongs there, or none") from error
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -25,6 +25,10 @@ def _is_disk_full(error: BaseException) -> bool:
     return "os error 28" in text or "No space left on device" in text
 
 
+class ReadOnlyError(OSError):
+    """An artifact's folder that cannot be written to."""
+
+
 @contextmanager
 def disk_full_at(target: Path) -> Iterator[None]:
     """Turn a full disk, whatever library met it while writing `target`, into DiskFullError; other errors pass."""
@@ -58,12 +62,21 @@ def publish(target: Path) -> Iterator[Path]:
     """Give a temporary path (not yet existing) to write a file or a folder to; on success it becomes `target`.
 
     An existing target is replaced, never edited: it may be a read-only hard link into DVC's cache. Raises DiskFullError on
-    a full disk, whatever library met it; any other error passes through. On an error `target` is as it was.
+    a full disk, whatever library met it, and ReadOnlyError where nothing may be written; any other error passes through. On
+    an error `target` is as it was.
     """
     with disk_full_at(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        _remove(temporary)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _remove(temporary)
+            temporary.touch()
+            temporary.unlink()
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            said = f"{target} cannot be written ({error.strerror}): make its folder writable, then run again"
+            raise ReadOnlyError(error.errno, said) from error
         try:
             yield temporary
             for path in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:

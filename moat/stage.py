@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import platform
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -215,7 +216,8 @@ def check_round(params: Params, arguments: Mapping[str, str]) -> None:
 def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
     """Run a stage from the command line: parse `arguments`, load the settings, call `run(stage, **values)`.
 
-    Exits 2 on a wrong command line and 1, with one line that says what to do, on a fault in files or parameters.
+    Exits 2 on a wrong command line and 1, with one line that says what to do, on a fault in files or parameters; 130 when
+    it was interrupted (Ctrl-C).
     """
     module = sys.modules["__main__"]
     parser = argparse.ArgumentParser(
@@ -238,11 +240,17 @@ def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
     expected_errors = (OSError, ValueError, RuntimeError, FloatingPointError)
     gc.enable()  # the launcher starts stages without it: imports make much and drop nothing
     gc.freeze()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the launcher leaves it at the kernel's: end at once
     try:
         stage = Stage(Path(file).stem, parameters.load(root / parameters.PARAMS), machines.load(root), root, values)
         check_round(stage.params, values)
         with lock.hold(stage.scratch / "locks" / content_id(root), lock.command_line()):
             run(stage, **values)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would only tear the way out
+        kept = "finished batches and checkpoints are kept, and `dvc repro` goes on there"
+        console.print(f"[bold red]interrupted[/] {Path(file).stem}: {kept}")
+        sys.exit(130)
     except expected_errors as error:
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | FloatingPointError):
             raise  # not one of our own: a bug, which needs its traceback

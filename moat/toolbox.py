@@ -191,7 +191,7 @@ class Toolbox:
             raise ToolboxError(
                 "no WebShop server: set `webshop` in machine.yaml to the address of AgentGym's WebShop server"
             )
-        session = self._shop()
+        session: Session = self._shop()
         session.reset(context["task"])
         return session
 
@@ -199,7 +199,7 @@ class Toolbox:
 def _context(goal: Goal) -> dict[str, Any]:
     try:
         context = json.loads(goal.context)
-    except ValueError:
+    except (ValueError, RecursionError):
         context = None
     if not isinstance(context, dict):
         raise ToolboxError(f"the context of a {goal.domain} task is a JSON object, not {goal.context[:100]!r}")

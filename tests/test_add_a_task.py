@@ -5,13 +5,14 @@ import sys
 from contextlib import nullcontext
 
 import pytest
+from ruamel.yaml import YAML
 
 import moat.sources
 from moat.drawing import draw
 from moat.executor import Outcome
 from moat.importing import import_files
 from moat.layout import SOURCES
-from moat.params import PARAMS, Params, check, parse
+from moat.params import PARAMS, Imported, Params, check, parse
 from moat.sources.base import Turn
 from moat.tasks import task_row
 from moat.toolbox import Toolbox, goal_of
@@ -82,3 +83,12 @@ def test_the_settings_in_the_document_name_the_rows(riddles, blocks, root, tmp_p
     drawn = draw("riddles", source, 0, set(), lambda label, total: nullcontext(lambda n: None), "")
     assert {record.gold_answer for record in (*drawn.train, *drawn.evaluation)} == {"16", "4.5"}
     assert drawn.dropped["the solution is no number"] == 1
+
+
+@pytest.mark.parametrize("change", [{"n_eval": 5}, {"train": {"importer": "riddles", "files": ["gone.jsonl"]}}])
+def test_a_fault_of_a_source_names_it(riddles, blocks, monkeypatch, change):
+    """Among several, the reader must know which one."""
+    monkeypatch.setattr("moat.drawing.SOURCES", riddles.parent)
+    settings = YAML(typ="safe").load(blocks["yaml"][0])["riddles"] | change
+    with pytest.raises(ValueError, match="source riddles: "):
+        draw("riddles", Imported(**settings), 0, set(), lambda label, total: nullcontext(lambda n: None), "")

@@ -69,6 +69,48 @@ def line(start):
 MORE_PLANS = (line("  k: "), "  k: 15\n")
 
 
+# --- import ----------------------------------------------------------------------------------------------------------
+
+ROW = {"question": "Add 1 to 1?", "answer": "One and one is <<1+1=2>>2\n#### 2"}
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A file of one GSM8K row."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n", encoding="utf-8")
+    return path
+
+
+def test_import_does_not_replace_what_it_reads_or_a_folder(rows, tmp_path):
+    """Publishing replaces its target; a file that was given to read, or a folder of other things, is no target."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("kept", encoding="utf-8")
+    before = rows.read_bytes()
+    for out, said in ((rows, "is the file that is read"), (tmp_path / "mine", "is a folder")):
+        done = moat("import", "gsm8k", str(rows), "--out", str(out))
+        assert done.exit_code == 2
+        assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert rows.read_bytes() == before
+    assert (tmp_path / "mine" / "notes.txt").read_text(encoding="utf-8") == "kept"
+    assert moat("import", "gsm8k", str(rows), "--out", str(tmp_path / "mine" / "t.parquet")).exit_code == 0
+
+
+def test_import_of_nothing_is_an_error(rows, tmp_path):
+    """The wrong format for a file: the reasons are listed, no empty table is left, and a script notices."""
+    done = moat("import", "svamp", str(rows), "--out", str(tmp_path / "t.parquet"))
+    assert (done.exit_code, "1 malformed row" in done.stdout) == (1, True)
+    assert "no row was kept" in done.stderr
+    assert not (tmp_path / "t.parquet").exists()
+
+
+@pytest.mark.parametrize("setting", ["keep_all=maybe", "keep_all", "keep_all="])
+def test_a_setting_that_is_no_truth_value_is_not_taken_for_false(rows, setting):
+    done = moat("import", "gsm8k", str(rows), "--set", setting)
+    assert done.exit_code == 2
+    assert "keep_all" in done.stderr
+
+
 # --- exec ------------------------------------------------------------------------------------------------------------
 
 
@@ -112,6 +154,12 @@ def test_a_kind_without_its_judge_is_told_what_to_set(project):
     assert done.exit_code == 1
     assert "critic: " in done.stderr
     assert "set judge to a model folder or a hub id" in done.stderr
+
+
+def test_calibration_does_not_replace_a_folder(project):
+    (project / "mine").mkdir()
+    assert moat("calibrate-critic", "--tasks", "1", "--out", "mine").exit_code == 2
+    assert (project / "mine").is_dir()
 
 
 def test_calibration_does_not_write_what_the_stage_writes(project):

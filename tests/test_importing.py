@@ -37,6 +37,16 @@ def test_rows_in_are_rows_kept_and_rows_dropped_by_reason(tmp_path):
     assert "    row 2: as row 1: What is 2 plus 3?" in lines
 
 
+def test_a_text_that_no_table_can_hold_is_a_dropped_row(tmp_path):
+    """JSON spells half of a surrogate pair as \\ud800; Parquet and terminals hold UTF-8, which has none."""
+    half = {**ADD, "text": "How many \ud800?"}
+    passage = {**ADD, "text": "And now?", "passages": [{"title": "t", "text": "\udfff"}]}
+    done = import_files("columns", [written(tmp_path, half, ADD, passage)])
+    assert [record.number for record in done.records] == [2]
+    assert done.reasons == {importing.UNWRITABLE: 2}
+    assert "row 1: '\\ud800' in: How many \\ud800?" in done.summary().encode().decode()
+
+
 def test_a_file_without_rows_is_an_error(tmp_path):
     with pytest.raises(SourceError, match="no rows: is it the right file"):
         import_files("gsm8k", [written(tmp_path)])

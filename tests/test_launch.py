@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,6 +130,48 @@ def test_an_inherited_path_comes_after_the_root(monkeypatch):
     assert environment(Path("/project"), 1)["PYTHONPATH"] == "/project:/elsewhere"
     monkeypatch.delenv("PYTHONPATH")
     assert environment(Path("/project"), 1)["PYTHONPATH"] == "/project"
+
+
+WAIT = """
+import os, time
+from moat.stage import main
+if "EARLY" in os.environ:
+    print("importing", flush=True)
+    time.sleep(120)
+def run(stage):
+    print("running", flush=True)
+    time.sleep(120)
+main(__file__, run)
+"""
+
+
+@pytest.mark.parametrize(("when", "status", "said"), [("EARLY", -signal.SIGINT, ""), ("LATE", 130, "interrupted wait")])
+def test_ctrl_c_ends_a_stage_without_a_traceback(project, when, status, said):
+    """While it works one line says that nothing finished is lost; while libraries are imported there is nothing to say."""
+    for name in ("moat", "params.yaml", "dvc.yaml"):
+        (project / name).unlink(missing_ok=True)
+    shutil.copytree(ROOT / "moat", project / "moat", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copyfile(ROOT / name, project / name)
+    (project / "stages" / "wait.py").write_text(WAIT)
+    process = subprocess.Popen(
+        command("stages/wait.py"),
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": str(project), when: "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() in ("importing\n", "running\n")
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == status
+    assert "Traceback" not in errors
+    assert errors.startswith(said)
+    assert len(errors.splitlines()) == bool(said)
 
 
 def ended(pid):

@@ -91,6 +91,14 @@ def test_an_unknown_role_is_named(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_what_stands_there_and_cannot_be_read_is_no_default(tmp_path, put):
+    """A folder, or a link to a file that is gone: settings that were meant are not passed over in silence."""
+    put(tmp_path / "machine.yaml")
+    with pytest.raises(ParamsError, match=r"machine\.yaml cannot be read \(.+\)"):
+        load(tmp_path)
+
+
 # --- the scratch folder -------------------------------------------------------------------------------------------------
 
 

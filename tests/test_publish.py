@@ -13,7 +13,7 @@ import pytest
 from polars.exceptions import ComputeError
 from safetensors import SafetensorError
 
-from moat.publish import DiskFullError, publish, publish_text
+from moat.publish import DiskFullError, ReadOnlyError, publish, publish_text
 
 FULL = {
     "pyarrow": OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device"),
@@ -166,6 +166,19 @@ def test_every_face_of_a_full_disk_is_one_error(target, library):
     assert list(target.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_a_place_that_cannot_be_written_is_named(target, monkeypatch, number):
+    """The artifact, not the temporary file beside it, and what to do, before anything is made."""
+    monkeypatch.setattr(Path, "touch", lambda path: (_ for _ in ()).throw(OSError(number, os.strerror(number), str(path))))
+    with (
+        pytest.raises(ReadOnlyError, match=r"planner/1 cannot be written .*make its folder writable") as caught,
+        publish(target),
+    ):
+        pytest.fail("written to")
+    assert caught.value.errno == number
+    assert ".tmp" not in str(caught.value)
+
+
 @pytest.mark.parametrize("error", OTHERS, ids=repr)
 def test_any_other_error_passes_through(target, error):
     """Only a full disk is renamed."""
@@ -202,7 +215,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from moat.journal import Journal
-from moat.publish import DiskFullError, publish, publish_text
+from moat.publish import DiskFullError, ReadOnlyError, publish, publish_text
 from moat.schemas.scores import SCORES
 
 place = Path(sys.argv[1])

@@ -4,6 +4,7 @@ import pytest
 
 from moat.actions import parse
 from moat.sessions import Available, Observed, episode_reward, reward_metrics
+from moat.toolbox import Goal, Toolbox, ToolboxError
 from moat.tools.base import ToolError, ToolErrorKind
 from moat.tools.docs import DOCS
 from moat.tools.webshop import MAX_QUERY, best_fit, listed, webshop_tools
@@ -395,3 +396,19 @@ def test_buying_the_first_product_found_is_worth_less(shop):
         play(session, f"R1 = Search(Env, QUERY: {name}); R2 = Pick(R1, QUERY: model); R3 = Click(R2, QUERY: Buy Now)")
         worth.append(episode_reward(session))
     assert 0 < sum(worth) / 60 < 0.8
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        '{"shop": 3}',
+        '{"shop": {"seed": 0, "families": 100000000, "goal": 0}}',
+        '{"shop": {"seed": 0, "families": 2, "goal": -1}}',
+        '{"shop": {"seed": "a", "families": 2, "goal": 1}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_context_that_names_no_goal_is_refused_before_a_shop_is_made(context):
+    """A task of a user's own file: an error of ours, no bug's, and no catalogue that fills the memory."""
+    with pytest.raises(ToolboxError, match="context of a webshop task"):
+        Toolbox().execute("R1 = Search(Env, QUERY: mug)", Goal("webshop", "1", context=context))
