@@ -48,7 +48,7 @@ app.add_typer(profile, name="profile")
 
 def console() -> Console:
     """Where answers go. Made anew, so that it writes to the stdout of now."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False)
 
 
 @contextmanager
@@ -206,7 +206,8 @@ def profile_use(name: Annotated[str, typer.Argument(help="A file of profiles/, w
     console().print(
         f"{PARAMS} now has the values of {escape(name)}: `dvc repro` runs what they change"
         if changed
-        else f"{PARAMS} had the values of {escape(name)} already"
+        else f"{PARAMS} had the values of {escape(name)} already",
+        soft_wrap=True,
     )
 
 

@@ -129,7 +129,7 @@ class Shop(Splits):
 
     kind: Literal["shop"]
     seed: int = Field(ge=0, description="Of the catalogue and the goals.")
-    families: Positive = Field(description="Product families, of four products each.")
+    families: int = Field(gt=0, le=25_000, description="Product families, of four products each.")
 
 
 class WebShop(Splits):
@@ -460,7 +460,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def check(raw: Any, model: type[Model], path: Path) -> Model:
     """Validate `raw` against `model`; every fault of it is listed in the ParamsError."""
     if not isinstance(raw, Mapping):
-        raise ParamsError(f"{path} holds no settings: write it as `key: value` lines, or `git checkout -- {path.name}`")
+        raise ParamsError(f"{path} holds no settings: write it as `key: value` lines")
     try:
         return model.model_validate(raw)
     except ValidationError as error:

@@ -32,6 +32,7 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.tables import Table
+from moat.turns import history, shown
 
 KINDS = "a task_id, task_id/k, a demo_id, or a row_id of a training set such as accepted/1/TASK_ID/0"
 SHOWN = 3  # ids given as examples
@@ -306,17 +307,25 @@ def _fields(out: Console, fields: Mapping[str, str | None]) -> None:
     out.print(Padding(grid, (0, 0, 0, 2)))
 
 
+def _before(row: Row) -> dict[str, str | None]:
+    """The turns that stand before the one that a row is about, as fields."""
+    turns = enumerate(history(row) or (), 1)
+    return {f"turn {n}": f"{turn.subgoal}: {turn.actions} → {shown(turn.result)}" for n, turn in turns}
+
+
 def _show_demonstration(story: Row, out: Console) -> None:
     demo = story["demonstration"]
     out.print(f"[bold]Demonstration[/] {demo['demo_id']}  [dim]of the {story['role']}, {escape(demo['source'])}[/]")
     names = {"task": "task_id", "question": "text", "style": "style", "plan": "subgoals", "actions": "actions"}
-    _fields(out, {name: demo[column] for name, column in names.items()})
+    shown = {name: demo[column] for name, column in names.items()}
+    _fields(out, {"task": shown.pop("task"), "question": shown.pop("question")} | _before(demo) | shown)
 
 
 def _show_task(story: Row, out: Console) -> None:
     task, pair = story["task"], story["pair"]
     out.print(f"[bold]Task[/] {task['task_id']}  [dim]{escape(task['source'])}, round {story['round']}[/]")
-    _fields(out, {"question": task["text"], "gold": f"{task['gold_actions']} → {task['gold_answer']}"})
+    gold = {"gold": f"{task['gold_actions']} → {task['gold_answer']}"}
+    _fields(out, {"question": task["text"]} | _before(task) | gold)
     _head(out, "Candidates", f"sampled by {story['sampled_by']}; scored and acted on by {story['scored_by']}")
     out.print(Padding(_candidates(story), (0, 0, 0, 2)))
     if pair is not None:

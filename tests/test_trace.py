@@ -8,11 +8,13 @@ import sys
 
 import polars as pl
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from moat import params
+from moat import layout, params
 from moat.cli import app
-from moat.trace import TraceError, Tracer
+from moat.schemas.tasks import TASKS
+from moat.trace import TraceError, Tracer, show
 from tests.conftest import ROOT
 from tests.damage import rewrite
 
@@ -265,3 +267,17 @@ def test_no_torch_is_imported(place):
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=place, timeout=120, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
+
+
+def test_a_turn_is_told_with_the_turns_before_it(make_checkout, tmp_path, capsys):
+    """Under iterative planning: R2 means nothing without the turn that gave R1, its actions and its result."""
+    make_checkout(tmp_path, {"planning": "iterative"})
+    tasks = TASKS.read(tmp_path / layout.TRAIN_TASKS)
+    task = tasks.filter(tasks["turn"] == 1).row(0, named=True)
+    story = Tracer(tmp_path, params.load(tmp_path / "params.yaml")).trace(task["task_id"], None)
+    console = Console(width=300, highlight=False)
+    with console.capture() as said:
+        show(story, console)
+    first = task["turns"][0]
+    assert f"turn 1    {first['subgoal']}: {first['actions']} → {first['result']}" in said.get()
+    assert "turn 2" not in said.get()
