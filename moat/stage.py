@@ -74,9 +74,9 @@ class Counts:
 
 
 def _plain(value: Any) -> Any:
-    """Settings as plain values."""
+    """Settings as plain values, as they are written: a key that was left out stays out."""
     if isinstance(value, BaseModel):
-        return value.model_dump()
+        return value.model_dump(exclude_unset=True)
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
