@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from moat import layout
-from moat.params import PARAMS, Params
+from moat.params import PARAMS, EmbeddedModel, LocalModel, PackagedModel, Params
 from moat.publish import publish_text
 from moat.report import cards, deviations, pick_examples, read_calibration, read_metrics, render
 from moat.schemas.actions import ACTIONS
@@ -62,10 +62,21 @@ def facts(params: Params) -> list[tuple[str, str]]:
         ("updates", ", ".join(updates)),
         ("critic", how[critic.kind]),
         ("format", params.format),
-        ("base model", params.base_model.kind),
+        ("base model", base_model(params.base_model)),
         ("seed", str(params.seed)),
         ("task sources", "; ".join(sources)),
     ]
+
+
+def base_model(settings: EmbeddedModel | LocalModel | PackagedModel) -> str:
+    """Which model the roles start from, in words."""
+    match settings:
+        case EmbeddedModel():
+            return "embedded (made here)"
+        case LocalModel():
+            return f"{settings.name} at {settings.revision}"
+        case PackagedModel():
+            return f"{settings.file} of the package {settings.package}"
 
 
 def run(stage: Stage) -> None:
