@@ -184,7 +184,7 @@ class Toolbox:
             try:
                 return open_session(goal.context)
             except ValueError as error:
-                raise ToolboxError(str(error)) from error
+                raise ToolboxError(f"the context of a webshop task names its goal: {error}") from error
         if type(context.get("task")) is not int:
             raise ToolboxError(f"the context of a webshop task names its `shop` or `task`, unlike {goal.context[:100]!r}")
         if self._shop is None:

@@ -21,7 +21,7 @@ RAW = YAML(typ="safe", pure=True).load((ROOT / "params.yaml").read_text(encoding
 # A loop's stage is its template: DVC fills in ${…}, which never stands in the name of a file of ours.
 STAGES = {name: entry.get("do", entry) for name, entry in PIPELINE["stages"].items()}
 FILES = {path.stem: path for path in (ROOT / "stages").glob("*.py")}
-COMMAND = re.compile(r"python -m moat\.launch (stages/\w+\.py)((?: --\w+ \$\{[\w.]+\})*)")
+COMMAND = re.compile(r"exec python -m moat\.launch (stages/\w+\.py)((?: --\w+ \$\{[\w.]+\})*)")
 
 
 def outs(entry):
@@ -265,7 +265,7 @@ def test_help_says_what_a_stage_reads_and_writes(name, monkeypatch, capsys):
 @pytest.mark.parametrize("name", FILES)
 def test_a_docstring_gives_the_command_that_dvc_runs(name):
     """The last line of a stage's docstring is its cmd in dvc.yaml, with an example in place of each ${…}."""
-    pattern = re.sub(r"\\\$\\\{[^}]*\\\}", r"\\w+", re.escape(STAGES[name]["cmd"]))
+    pattern = re.sub(r"\\\$\\\{[^}]*\\\}", r"\\w+", re.escape(STAGES[name]["cmd"].removeprefix("exec ")))
     last = ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8"))).splitlines()[-1].strip()
     assert re.fullmatch(pattern, last), last
 

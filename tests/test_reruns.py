@@ -183,8 +183,8 @@ class Project:
         plan = {}
         for stage in stages:
             reads = [str(dep) for dep in stage.deps if str(dep).startswith(("data", "models", "metrics"))]
-            assert stage.cmd.startswith("python -m moat.launch ")
-            arguments = stage.cmd.removeprefix("python -m moat.launch ")
+            assert stage.cmd.startswith("exec python -m moat.launch ")
+            arguments = stage.cmd.removeprefix("exec python -m moat.launch ")
             plan[arguments] = {"deps": reads, "outs": [str(out) for out in stage.outs]}
         (self.place / "plan.json").write_text(json.dumps(plan))
 

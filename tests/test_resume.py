@@ -49,6 +49,7 @@ def start(twin, target, *options):
     locks, command = twin.place / ".scratch" / "locks", f"stages/{target.partition('@')[0]}.py"
     before = {path.read_text() for path in locks.glob("*")}
     environment = os.environ | {"PYTHONPATH": str(twin.place)}
+    environment.pop("SHELL", None)  # as under cron: dvc then takes /bin/sh, which may not make way for the command
     environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     dvc = subprocess.Popen(
         [sys.executable, "-P", "-m", "dvc", "repro", *options, target],
