@@ -90,10 +90,13 @@ def test_a_conversation_says_every_turn_in_order(renderer):
 
 
 @pytest.mark.trap(3, 11)
-def test_a_turns_prompt_begins_with_the_earlier_one(renderer):
-    """Under lumos: the ids that were scored or sampled from a turn before begin the next turn's, end token and all."""
-    if renderer.format == "chat":
-        pytest.skip("a template may write an answer that is over in another way than one that is asked for")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_turns_prompt_begins_with_the_earlier_one(vocabulary, name):
+    """lumos: the ids that were scored or sampled from a turn before begin the next turn's, end token and all.
+
+    A chat template may write an answer that is over in another way than one that is asked for.
+    """
+    renderer = Renderer(vocabulary(name), "lumos")
     first = renderer.planner_example("a task", FIRST.subgoal, [])
     after = renderer.planner_prompt("a task", [FIRST])
     assert after[: len(first)] == first.prompt + first.completion
