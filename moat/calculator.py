@@ -19,7 +19,7 @@ its power is computed.
 import ast
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -62,7 +62,7 @@ _TOKEN = re.compile(
 _AS_PYTHON = {"×": "*", "÷": "/", "−": "-", "^": "**", "≤": "<=", "≥": ">=", "≠": "!="}
 _LIMIT = 10**MAX_DIGITS
 
-_OPERATORS: dict[type[ast.operator], str] = {
+OPERATORS: Mapping[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
@@ -228,8 +228,8 @@ def _value(node: ast.expr) -> Value:
             return -_number(node.operand)
         case ast.UnaryOp(op=ast.UAdd()):
             return _number(node.operand)
-        case ast.BinOp() if type(node.op) in _OPERATORS:
-            return operate(_OPERATORS[type(node.op)], _number(node.left), _number(node.right))
+        case ast.BinOp() if type(node.op) in OPERATORS:
+            return operate(OPERATORS[type(node.op)], _number(node.left), _number(node.right))
         case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
             values = [_number(side) for side in (node.left, *node.comparators)]
             return all(_COMPARISONS[type(op)](*pair) for op, pair in zip(node.ops, pairwise(values), strict=True))

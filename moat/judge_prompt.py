@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -112,10 +113,16 @@ def _content(case: Case) -> str:
 
 
 def key_of(case: Case, seed: int) -> str:
-    """The key of a case's marks, which stands in none of its texts."""
+    """The key of a case's marks."""
+    return free_key("judge", seed, _content(case), astuple(case))
+
+
+def free_key(kind: str, seed: int, content: str, texts: Iterable[str]) -> str:
+    """A key for the marks around `texts`, which stands in none of them; `content` is all of them as one text."""
+    quoted = list(texts)
     for attempt in range(1000):
-        key = content_id("judge", seed, attempt, _content(case))[:KEY_LENGTH]
-        if not any(key in text for text in astuple(case)):
+        key = content_id(kind, seed, attempt, content)[:KEY_LENGTH]
+        if not any(key in text for text in quoted):
             return key
     raise AssertionError("a thousand hashes of a text cannot all stand in it")
 

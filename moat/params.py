@@ -237,12 +237,16 @@ class Align(Sft):
     nll_weight: float = Field(ge=0)
 
 
-class Ground(Section):
-    """How the grounder's actions are decoded; temperature 0 is greedy."""
+class Decoded(Section):
+    """How a model's answers are decoded; temperature 0 is greedy."""
 
     temperature: float = Field(ge=0)
     top_p: float = Field(gt=0, le=1)
     max_new_tokens: Positive
+
+
+class Ground(Decoded):
+    """How the grounder's actions are decoded."""
 
 
 def _named(why: str, **values: str) -> None:
@@ -255,7 +259,7 @@ def _named(why: str, **values: str) -> None:
         )
 
 
-class Critic(Section):
+class Critic(Decoded):
     """Who judges the grounder's actions. The kinds with a judge model read all of it, the others the first two keys."""
 
     kind: Literal["executor", "llm", "executor_then_llm", "none"]
@@ -264,9 +268,6 @@ class Critic(Section):
     judge: str = Field(description="A model folder or a hub id; empty when the kind asks no judge.")
     revision: str = Field(description="The hub's commit, or a name for the folder's content.")
     prompt: Literal["chat", "plain"]
-    temperature: float = Field(ge=0)
-    top_p: float = Field(gt=0, le=1)
-    max_new_tokens: Positive
 
     @model_validator(mode="after")
     def _judge_is_named(self) -> Self:
@@ -281,7 +282,7 @@ class Critic(Section):
         return self.model_dump(include={"kind", "on_failure"})
 
 
-class QaTools(Section):
+class QaTools(Decoded):
     """How the tools of `qa` find passages, and who reads them."""
 
     retriever: Literal["bm25", "dense"]
@@ -293,9 +294,6 @@ class QaTools(Section):
     reader: str = Field(description="The model that answers QA, folder or hub id; empty: QA gives no result.")
     reader_revision: str = Field(description="The hub's commit, or a name for the folder's content.")
     prompt: Literal["chat", "plain"]
-    temperature: float = Field(ge=0)
-    top_p: float = Field(gt=0, le=1)
-    max_new_tokens: Positive
 
     @model_validator(mode="after")
     def _models_are_named(self) -> Self:
@@ -347,12 +345,9 @@ class Independent(Section):
     learning_rate: float = Field(gt=0)
 
 
-class Evaluate(Section):
+class Evaluate(Decoded):
     """How a round's models are measured."""
 
-    temperature: float = Field(ge=0)
-    top_p: float = Field(gt=0, le=1)
-    max_new_tokens: Positive
     samples: int = Field(ge=0)
     max_turns: Positive
 

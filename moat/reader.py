@@ -21,8 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from moat.asking import Ask, Asked, Reply, Request, open_model
-from moat.judge_prompt import DATA, END_THINK, KEY_LENGTH, THINK, JudgeRenderer, visible
-from moat.seeds import content_id, seed_of
+from moat.judge_prompt import DATA, END_THINK, THINK, JudgeRenderer, free_key, visible
+from moat.seeds import seed_of
 from moat.tools.qa import Question
 
 if TYPE_CHECKING:
@@ -65,12 +65,8 @@ class ReaderRenderer(JudgeRenderer):
 
 
 def key_of(question: Question, seed: int) -> str:
-    """The key of a question's marks, which stands in none of its texts."""
-    for attempt in range(1000):
-        key = content_id("reader", seed, attempt, _content(question))[:KEY_LENGTH]
-        if not any(key in text for text in (question.question, *question.passages)):
-            return key
-    raise AssertionError("a thousand hashes of a text cannot all stand in it")
+    """The key of a question's marks."""
+    return free_key("reader", seed, _content(question), (question.question, *question.passages))
 
 
 def text_of(question: Question, key: str, control: tuple[str, ...] = ()) -> str:

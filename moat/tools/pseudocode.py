@@ -23,7 +23,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NoReturn
 
-from moat.calculator import MAX_DIGITS
+from moat.calculator import MAX_DIGITS, OPERATORS
 from moat.tools.base import ToolError, ToolErrorKind
 from moat.tools.expressions import FUNCTIONS, call, exactly
 from moat.tools.polynomials import bad
@@ -45,15 +45,6 @@ _QUOTED = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
 _INLINE_ELSE = re.compile(r"[;\s]+(else\s*:|elif\b|else\s+if\b)", re.I)
 _HEADER = re.compile(r"(?:if|elif|else|while|for)\b")
 _DECIMAL = re.compile(r"(?<![\w.])(?:[0-9]+\.[0-9]*|\.[0-9]+)(?![\w.])")
-_OPERATORS: Mapping[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-}
 
 
 def run(text: str, variables: Mapping[str, Value]) -> Value:
@@ -343,9 +334,9 @@ class _Machine:
         return exactly("*", call(name, numbers), Fraction(1))
 
     def operation(self, op: ast.operator, left: Value, right: Value) -> Fraction:
-        if type(op) not in _OPERATORS:
+        if type(op) not in OPERATORS:
             bad(f"{type(op).__name__} is not part of the pseudo-code")
-        return exactly(_OPERATORS[type(op)], _as_number(left), _as_number(right))
+        return exactly(OPERATORS[type(op)], _as_number(left), _as_number(right))
 
     def truth(self, node: ast.expr) -> bool:
         value = self.value(node)
