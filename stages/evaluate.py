@@ -174,9 +174,12 @@ def perform(
         requests.append(acting.Request(row["text"], subgoals, episodes[index].goal, seeds[index], history(row)))
     with stage.progress(label, len(rows)) as advance:
         acts = acting.act(grounder, renderer, toolbox, requests, params.evaluate, advance)
-        for index, act in zip(at_once, acts, strict=True):
-            episodes[index].turns = [Done(plans[index] or "", act.actions, act.execution.answer or "")]
-            episodes[index].outcome, episodes[index].answer = act.outcome, act.execution.answer
+        for index, request, act in zip(at_once, requests, acts, strict=True):
+            episode, text = episodes[index], plans[index]
+            episode.turns = [Done(text or "", act.actions, act.execution.answer or "")]
+            episode.outcome, episode.answer = act.outcome, act.execution.answer
+            if text is not None and request.subgoals is None:  # which is no failure of the engine's
+                episode.end(Outcome.EMPTY, "the planner stopped where a step is due")
         own = [episodes[index] for index in in_turns]
 
         def seed(number: int, turn: int) -> int:

@@ -13,6 +13,7 @@ from moat.machine import Machine
 from moat.schemas.evals import EVALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage
+from moat.turns import STOP
 from tests.rows import task
 
 GOLD = "R1 = Calculator(4 + 5)"
@@ -91,3 +92,16 @@ def test_every_task_has_its_row(place, stage_module):
     assert set(table.select("actions", "outcome", "answer", "success").rows()) == {(GOLD, "reached", "9", True)}
     assert {*table["nll"], *table["control_nll"], *(n for row in table["samples_nll"] for n in row)} == {1.0}
     assert all(task != other for task, other in table.select("task_id", "control_task_id").rows())
+
+
+@pytest.mark.trap(33)
+def test_a_planner_that_stops_where_a_step_is_due_has_failed_and_not_the_engine(place, stage_module, monkeypatch):
+    """A single step (as Mind2Web's) is asked for with its gold history; a decision to stop there names no subgoal."""
+    monkeypatch.setitem(WRITES, "planner", STOP)
+    before = {"subgoal": "Subgoal 1: Add", "actions": "R1 = Calculator(1 + 2)", "result": "3"}
+    own = {"turn": 1, "turns": [before, before], "gold_actions": GOLD, "gold_answer": "9"}
+    TASKS.write(layout.EVAL_TASKS, [task(name, text=f"How many {name}?", **own) for name in "ab"], {})
+    stage_module("evaluate").run(place.stage, "1")
+    table = EVALS.read(layout.evals("1"))
+    assert set(table.select("subgoals", "actions", "outcome", "answer", "score").rows()) == {(STOP, "", "empty", None, 0.0)}
+    assert ("grounder", 0.0, 64) not in place.asked
