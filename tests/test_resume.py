@@ -187,6 +187,41 @@ def test_a_killed_dvc_takes_its_stage_along(project, twin):
     assert asked(twin, "evaluate-1") == asked(project, "evaluate-1") - known
 
 
+def test_a_killed_judge_ends_with_the_same_verdicts(twin, tokenizer):
+    """critique with a judge model: killed, it goes on, asks nothing twice, and ends as a run that was left alone.
+
+    The judge is untrained, so no verdict can be read; what is asked and stored is a real judge's.
+    """
+    from moat.base_models import scratch_model
+
+    twin.dvc("repro", "critique@1")
+    path = twin.place / "params.yaml"
+    text = path.read_text(encoding="utf-8")
+    judge = twin.place / "judge"
+    scratch_model(len(tokenizer), 16, 1, 2, 16_384, 0).save_pretrained(judge)
+    tokenizer.save_pretrained(judge)
+    changed = YAML()
+    settings = changed.load(text)
+    settings["critic"] |= {"kind": "llm", "judge": "judge", "revision": "0", "prompt": "plain", "max_new_tokens": 4}
+    settings["limits"]["max_unparsed"] = 1.0
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            changed.dump(settings, file)
+        kill_midway(twin, "critique@1")
+        known = rows_known(twin, "critique-1")
+        assert known
+        twin.dvc("repro", "critique@1")
+        table, rest = (twin.place / "data/rounds/1/critiques.parquet").read_bytes(), asked(twin, "critique-1")
+        assert rest
+        shutil.rmtree(twin.place / ".scratch" / "journal" / "critique-1")
+        twin.dvc("repro", "--force", "--single-item", "critique@1")
+        assert asked(twin, "critique-1") == known + rest
+        assert (twin.place / "data/rounds/1/critiques.parquet").read_bytes() == table
+    finally:
+        path.write_text(text, encoding="utf-8")
+        twin.dvc("repro", "critique@1")
+
+
 def test_two_folders_make_the_same_bytes(project, twin):
     """Every stage's outputs have the hashes of the undisturbed run in the other folder (the page apart)."""
     twin.dvc("repro")
