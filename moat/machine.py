@@ -83,11 +83,11 @@ class Machine(Section):
     def _trains_as_it_can(self) -> Self:
         if self.strategy == "plain" and self.processes > 1:
             raise ValueError(
-                f"strategy: plain is one process, and processes is {self.processes}: set strategy to ddp (the whole model in "
-                "every process), fsdp, zero2 or zero3 (shared out)"
+                f"strategy: plain is one process, and processes is {self.processes}: set strategy to ddp (each process has "
+                "the whole model), fsdp, zero2 or zero3 (they share it)"
             )
         if self.offload and self.strategy in ("plain", "ddp"):
-            raise ValueError(f"offload: strategy {self.strategy} keeps all on the device; set strategy to fsdp, zero2 or zero3")
+            raise ValueError(f"offload: strategy {self.strategy} has none; set strategy to fsdp, zero2 or zero3")
         return self
 
     def role(self, role: Role | None) -> RoleEngine:

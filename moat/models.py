@@ -39,7 +39,7 @@ TOKENIZER_FILES = (
 
 
 def device_and_dtype(machine: Machine) -> tuple[str, str]:
-    """Resolve `auto`: the GPU in bfloat16 if there is one, else the CPU in float32.
+    """Resolve `auto`: the GPU if there is one, in bfloat16 if it has that, else the CPU, in float32.
 
     Raises OSError where there is no such GPU, or it has no bfloat16.
     """
@@ -47,14 +47,14 @@ def device_and_dtype(machine: Machine) -> tuple[str, str]:
     if machine.device == "cuda" and not gpu:
         raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
     device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
-    dtype = ("float32" if device == "cpu" else "bfloat16") if machine.dtype == "auto" else machine.dtype
-    if device == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise OSError("this GPU has no bfloat16 (it came with Ampere): set `dtype: float32` in machine.yaml")
-    return device, dtype
+    able = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == "cuda" and machine.dtype == "bfloat16" and not able:
+        raise OSError("machine.yaml says dtype: bfloat16, which this GPU does not have: set `dtype: float32`")
+    return device, ("bfloat16" if able else "float32") if machine.dtype == "auto" else machine.dtype
 
 
-def attention(machine: Machine) -> str:
-    """How attention is computed. Raises OSError where flash attention cannot be, with what to set."""
+def check_attention(machine: Machine) -> None:
+    """Raises OSError where flash attention is asked for and cannot be, with what to set."""
     if machine.attention == "flash_attention_2":
         device, dtype = device_and_dtype(machine)
         instead = "set `attention: auto`"
@@ -62,7 +62,6 @@ def attention(machine: Machine) -> str:
             raise OSError(f"machine.yaml says attention: flash_attention_2, which is not for {dtype} on {device}: {instead}")
         if not is_flash_attn_2_available():
             raise OSError(f"machine.yaml says attention: flash_attention_2; `pip install flash-attn`, or {instead}")
-    return machine.attention
 
 
 def set_up(machine: Machine) -> None:
@@ -79,7 +78,7 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     device, dtype = device_and_dtype(machine)
-    own: dict[str, Any] = {} if machine.attention == "auto" else {"attn_implementation": attention(machine)}
+    own: dict[str, Any] = {} if machine.attention == "auto" else {"attn_implementation": machine.attention}
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, dtype=getattr(torch, dtype), local_files_only=True, **own
@@ -119,6 +118,7 @@ def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_
 def open_engine(path: Path, machine: Machine) -> HFEngine:
     """A model folder, ready to generate and to score. Raises as `load` and `load_tokenizer` do."""
     set_up(machine)
+    check_attention(machine)
     tokenizer = load_tokenizer(path)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     return HFEngine(load(path, machine).eval(), pad, tokenizer.eos_token_id)
