@@ -40,6 +40,7 @@ CONFIGS = CODE / "configs"
 JOB, ROWS, CACHE, PIPE, LOG = "job.json", "rows.parquet", "cache", "pipe", "log"
 TRAINED, LOGGED = "trained.safetensors", "logged.json"  # what the first process leaves
 START = "from moat.launch import die_with_parent; die_with_parent(); from accelerate.commands.launch import main; main()"
+SETTINGS = ("use_cache", "bos_token_id", "eos_token_id", "pad_token_id")  # of a model, which the trainer sets
 TAIL = 15  # lines of a failed training's log that are shown
 LONGEST = 2000  # characters of an error's text: what is written to a pipe at once must stay below 4096 bytes
 PATIENCE = 10  # seconds in which processes that are asked to end do so
@@ -89,12 +90,14 @@ def run(
     seed: int,
     checkpoints: Checkpoints,
     advance: Advance,
-) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """Train what `start` holds in the processes that machine.yaml asks for; returns the trained weights and the log.
+) -> tuple[dict[str, Any], list[dict[str, float]], list[dict[str, Any]]]:
+    """Train what `start` holds in the processes that machine.yaml asks for.
+
+    Returns the trained weights by name, the log, and what of the model's and of its generation's settings a trainer sets.
 
     Raises what the processes raise (RowError, BatchError, FloatingPointError, OSError), else TrainingError.
     """
-    from datasets import Dataset
+    from datasets import Dataset, disable_progress_bars
     from safetensors.torch import load_file
 
     from moat.models import device_and_dtype
@@ -109,6 +112,7 @@ def run(
         "seed": seed,
         "checkpoints": [str(checkpoints.folder.resolve()), checkpoints.seconds],
     }
+    disable_progress_bars()
     shutil.rmtree(folder, ignore_errors=True)
     with disk_full_at(folder):
         folder.mkdir(parents=True)
@@ -117,7 +121,10 @@ def run(
     device, _ = device_and_dtype(stage.machine)
     try:
         _attend(folder, stage, _environment(stage.machine, device), advance)
-        return load_file(folder / TRAINED), json.loads((folder / LOGGED).read_text(encoding="utf-8"))
+        left = json.loads((folder / LOGGED).read_text(encoding="utf-8"))
+        if left["strategy"] != stage.machine.strategy:
+            raise AssertionError(f"asked for strategy {stage.machine.strategy}, the processes shared as {left['strategy']}")
+        return load_file(folder / TRAINED), left["log"], left["settings"]
     except TrainingError:
         for path in (path for path in folder.iterdir() if path.name != LOG):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -226,8 +233,24 @@ def _work(folder: Path, tell: Advance) -> None:
     if trainer.is_world_process_zero():
         with disk_full_at(folder):
             save_file({name: weights[name].detach().cpu().contiguous() for name in learned}, folder / TRAINED)
-            (folder / LOGGED).write_text(json.dumps(training.log_of(trainer)), encoding="utf-8")
+            left = {
+                "log": training.log_of(trainer),
+                "strategy": _strategy(trainer.model_wrapped),
+                "settings": [
+                    {name: getattr(one, name) for name in SETTINGS if hasattr(one, name)}
+                    for one in (trainer.model.config, trainer.model.generation_config)
+                ],
+            }
+            (folder / LOGGED).write_text(json.dumps(left), encoding="utf-8")
     trainer.accelerator.end_training()
+
+
+def _strategy(model: Any) -> str:
+    """How the processes really share a model, by what was made of it."""
+    kinds = {one.__name__ for one in type(model).__mro__}
+    if "DeepSpeedEngine" in kinds:
+        return f"zero{model.zero_optimization_stage()}"
+    return "fsdp" if "FSDPModule" in kinds else "ddp" if "DistributedDataParallel" in kinds else "plain"
 
 
 def main() -> None:

@@ -616,6 +616,8 @@ def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any
         "machine": training_facts(stage.machine) | {"versions": versions(*TRAINERS)},
         "code": [content_hash(Path(module.__file__ or "")) for module in (batches, trainer, sys.modules[__name__])],
         "lora": stage.params.lora.model_dump(),
+        "config": "" if stage.machine.strategy == "plain" else content_hash(trainer.config(stage.machine.strategy)),
+        "offload": stage.machine.offload,
         **more,
     }
     told = hashlib.sha256(json.dumps([what, rows], sort_keys=True).encode()).hexdigest()[:16]
@@ -647,12 +649,15 @@ def _trained(
             rows = Dataset.from_dict(columns)
             log = log_of(train(job, rows, lambda: model, models.load_tokenizer(start), advance, checkpoints))
             return (model if lora.rank else model.to(getattr(torch, dtype))), log
-        weights, log = trainer.run(stage, job, columns, start, seed, checkpoints, advance)
+        weights, log, settings = trainer.run(stage, job, columns, start, seed, checkpoints, advance)
     here = machine.model_copy(update={"device": "cpu", "dtype": dtype})
     model = adapted(models.load(start, here), lora, seed)
     unknown = model.load_state_dict(weights, strict=False).unexpected_keys
     if unknown:
         raise AssertionError(f"weights that the model does not have: {unknown}")
+    for one, own in zip((model.config, model.generation_config), settings, strict=True):
+        for name, value in own.items():
+            setattr(one, name, value)
     return model, log
 
 
