@@ -145,7 +145,7 @@ def assert_all_ended(place):
 
 
 @pytest.mark.slow
-@pytest.mark.trap(9, 10, 14, 57, 58)
+@pytest.mark.trap(10, 14, 58)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("strategy", "processes"), strategies(*SHARED))
 def test_every_strategy_learns_the_same(project, rows, plain, kind, strategy, processes):
@@ -422,7 +422,7 @@ def test_flash_attention_that_is_not_installed_is_named(monkeypatch):
 
 
 def test_weights_are_trained_in_float32(project):
-    """Weights of bfloat16 would not move by a small step (1 + 4e-7 is 1 there). A base that only adapters move stays in it."""
+    """Weights of bfloat16 do not move by a small step: 1 + 4e-7 is 1 there. A base under adapters stays in it."""
     lora = params.load(ROOT / "params.yaml").lora
     own = machine_of(dtype="bfloat16")
     base = Path("models/base")
