@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import is_flash_attn_2_available
 
 from moat.engines.base import EngineError
 from moat.engines.hf import HFEngine
@@ -38,13 +39,29 @@ TOKENIZER_FILES = (
 
 
 def device_and_dtype(machine: Machine) -> tuple[str, str]:
-    """Resolve `auto`: the GPU in bfloat16 if there is one, else the CPU in float32. Raises ValueError without a GPU."""
+    """Resolve `auto`: the GPU if there is one, in bfloat16 if it has that, else the CPU, in float32.
+
+    Raises OSError where there is no such GPU, or it has no bfloat16.
+    """
     gpu = torch.cuda.is_available()
     if machine.device == "cuda" and not gpu:
         raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
     device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
-    dtype = ("float32" if device == "cpu" else "bfloat16") if machine.dtype == "auto" else machine.dtype
-    return device, dtype
+    able = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == "cuda" and machine.dtype == "bfloat16" and not able:
+        raise OSError("machine.yaml says dtype: bfloat16, which this GPU does not have: set `dtype: float32`")
+    return device, ("bfloat16" if able else "float32") if machine.dtype == "auto" else machine.dtype
+
+
+def check_attention(machine: Machine) -> None:
+    """Raises OSError where flash attention is asked for and cannot be, with what to set."""
+    if machine.attention == "flash_attention_2":
+        device, dtype = device_and_dtype(machine)
+        instead = "set `attention: auto`"
+        if device == "cpu" or dtype == "float32":
+            raise OSError(f"machine.yaml says attention: flash_attention_2, which is not for {dtype} on {device}: {instead}")
+        if not is_flash_attn_2_available():
+            raise OSError(f"machine.yaml says attention: flash_attention_2; `pip install flash-attn`, or {instead}")
 
 
 def set_up(machine: Machine) -> None:
@@ -61,9 +78,10 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     device, dtype = device_and_dtype(machine)
+    own: dict[str, Any] = {} if machine.attention == "auto" else {"attn_implementation": machine.attention}
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=getattr(torch, dtype), local_files_only=True
+            path, dtype=getattr(torch, dtype), local_files_only=True, **own
         )
     except Exception as error:
         raise OSError(f"the model in {path} cannot be loaded ({error}): delete it, then `dvc checkout`") from error
@@ -100,6 +118,7 @@ def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_
 def open_engine(path: Path, machine: Machine) -> HFEngine:
     """A model folder, ready to generate and to score. Raises as `load` and `load_tokenizer` do."""
     set_up(machine)
+    check_attention(machine)
     tokenizer = load_tokenizer(path)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     return HFEngine(load(path, machine).eval(), pad, tokenizer.eos_token_id)
@@ -222,6 +241,7 @@ def engine_facts(machine: Machine) -> dict[str, Any]:
         "engine": machine.engine,
         "device": device,
         "dtype": dtype,
+        **({} if machine.attention == "auto" else {"attention": machine.attention}),
         "versions": versions("torch", "transformers", "tokenizers"),
     }
 
