@@ -5,7 +5,7 @@ of TRL and transformers that matter are set here explicitly: no bf16 and no grad
 packing, no truncation, labels given row by row. DPO's reference log-probabilities are computed before training, through the
 journal, keyed by the reference's weights and the row's tokens; the reference is never in memory beside the policy.
 
-With `lora.rank` the trainers get a model with adapters, and what is published is the merged model.
+With `lora.rank` the trainers get a model with adapters, and these alone are published (`moat.adapters`).
 
 A training that was killed goes on from its last checkpoint to the weights that it would have had. Checkpoints lie in the
 scratch folder under a fingerprint of all that determines those weights, and are gone when the model is published.
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self
 
 import torch
 from datasets import Dataset
@@ -29,16 +29,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.training_args import TrainingArguments
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from moat import layout, lock, models
+from moat import adapters, layout, lock, models
 from moat.machine import Machine
-from moat.params import Align, Lora, Sft
-from moat.provenance import content_hash
+from moat.params import Align, Sft
+from moat.provenance import combined, content_hash
 from moat.publish import disk_full_at
 from moat.rows import answered, tell
 from moat.stage import Advance, Stage, versions
 from moat.tokens import Example
 
-TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets")
+TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft")
 IGNORED = -100  # a label that no loss counts
 # What a model folder keeps of the training log, an entry an update; no times, so that equal runs have equal bytes.
 LOGGED = {
@@ -191,6 +191,10 @@ class _SFT(_Rows, SFTTrainer):
 
 class _DPO(_Rows, DPOTrainer):
     """TRL's DPOTrainer on our rows."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        adapters.drop_reference(self.model)
 
 
 def check_rows(rows: Sequence[Example], names: Sequence[str], max_length: int) -> None:
@@ -348,45 +352,16 @@ def _run(
     return [{"update": entry["step"]} | {k: float(v) for k, v in entry.items() if k != "step"} for entry in log]
 
 
-def adapted(model: PreTrainedModel, settings: Lora, seed: int) -> PreTrainedModel:
-    """The model with low-rank adapters on every linear layer but the output's, which alone are trained; itself at rank 0.
-
-    An adapter starts as zero (its second factor is), so the model is what it was.
-    """
-    if not settings.rank:
-        return model
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(seed)
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules="all-linear",
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
-    return cast(PreTrainedModel, get_peft_model(model, config))  # it answers to all that a trainer asks of one
-
-
-def merged(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with its adapters added to its weights; itself when it has none."""
-    from peft import PeftModel
-
-    adapters: Any = model
-    return adapters.merge_and_unload() if isinstance(adapters, PeftModel) else model
-
-
 def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any, **more: Any) -> Checkpoints:
     """The checkpoints of this very training: same start, rows, settings, machine, versions and training code.
 
     An experiment beside the checkout may be at the same training in the same scratch folder: each has a folder of its own.
     """
     what = {
-        "start": stage.hash_of(start, without=layout.CARD),
+        "start": adapters.identity(start, stage.hash_of),
         "arguments": arguments,
         "machine": models.engine_facts(stage.machine) | {"versions": versions(*TRAINERS)},
-        "code": content_hash(Path(__file__)),
+        "code": combined({Path(file).name: content_hash(Path(file)) for file in (__file__, adapters.__file__)}),
         "lora": stage.params.lora.model_dump(),
         **more,
     }
@@ -420,11 +395,12 @@ def train_sft(
     Raises RowError for rows that cannot be learned from, FloatingPointError when the loss is not a number.
     """
     check_rows(rows, names, stage.params.max_length)
+    adapters.check_start(start, stage.params.lora)
     updates = updates or updates_for(settings, len(rows))
     models.set_up(stage.machine)
     shared = arguments(settings, updates, seed, stage.machine)
     with _checkpoints(stage, start, shared, _ids(rows)) as checkpoints:
-        model = adapted(models.load(start, stage.machine), stage.params.lora, seed)
+        model = models.load_for_training(start, stage.machine, stage.params.lora, seed)
         tokenizer = models.load_tokenizer(start)
         with stage.progress("training", updates) as advance:
             log = sft(model, tokenizer, rows, _in(checkpoints, shared), advance, names, checkpoints)
@@ -460,6 +436,7 @@ def train_dpo(
     """Load `start`, align it on the pairs against the model in `reference`, publish `target`. Raises as `train_sft` does."""
     for rows in (chosen, rejected):
         check_rows(rows, names, stage.params.max_length)
+    adapters.check_start(start, stage.params.lora)
     models.set_up(stage.machine)
     log_ref = reference_logprobs(stage, reference, chosen, rejected, names)
     updates = updates_for(settings, len(chosen))
@@ -471,7 +448,7 @@ def train_dpo(
         )
     weights = {"beta": settings.beta, "nll_weight": settings.nll_weight, "reference": log_ref}
     with _checkpoints(stage, start, shared, [_ids(chosen), _ids(rejected)], **weights) as checkpoints:
-        model = adapted(models.load(start, stage.machine), stage.params.lora, seed)
+        model = models.load_for_training(start, stage.machine, stage.params.lora, seed)
         tokenizer = models.load_tokenizer(start)
         with stage.progress("aligning", updates) as advance:
             log = dpo(
@@ -499,5 +476,6 @@ def _in(checkpoints: Checkpoints, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _finish(stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
     kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
-    models.save(merged(model), target, facts | {"log": kept} | models.engine_facts(stage.machine))
+    base = {"base": stage.hash_of(layout.BASE_MODEL, without=layout.CARD)} if stage.params.lora.rank else {}
+    models.save(model, target, facts | base | {"log": kept} | models.engine_facts(stage.machine))
     stage.say(f"{len(log):,} updates, loss {log[0]['loss']:.3f} → {log[-1]['loss']:.3f}")
