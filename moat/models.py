@@ -64,8 +64,8 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
     beside them, as it was trained. Raises FileNotFoundError or OSError, naming the folder, when it is missing or torn.
     """
     if adapters.kind_of(path) is Kind.WHOLE:
-        return _whole(path, machine)
-    model = adapters.load(_whole(BASE_MODEL, machine), path)
+        return load_whole(path, machine)
+    model = adapters.load(load_whole(BASE_MODEL, machine), path)
     return adapters.merged(model) if model.dtype == torch.float32 else model
 
 
@@ -75,11 +75,12 @@ def load_for_training(start: Path, machine: Machine, lora: Lora, seed: int) -> P
     """
     adapters.check_start(start, lora)
     if adapters.kind_of(start) is Kind.WHOLE:
-        return adapters.fresh(_whole(start, machine), lora, seed)
-    return adapters.going_on(_whole(BASE_MODEL, machine), start, lora, seed)
+        return adapters.fresh(load_whole(start, machine), lora, seed)
+    return adapters.going_on(load_whole(BASE_MODEL, machine), start, lora, seed)
 
 
-def _whole(path: Path, machine: Machine) -> PreTrainedModel:
+def load_whole(path: Path, machine: Machine) -> PreTrainedModel:
+    """Load a folder that holds a whole model. Raises FileNotFoundError or OSError, naming it, when it is missing or torn."""
     if not (path / adapters.MODEL_CONFIG).is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     device, dtype = device_and_dtype(machine)

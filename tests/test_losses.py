@@ -11,7 +11,7 @@ import pytest
 import torch
 from trl import DPOTrainer, SFTTrainer
 
-from moat import models, params, training
+from moat import adapters, models, params, training
 from moat.base_models import scratch_model
 from moat.machine import Machine
 from moat.params import Align, Lora, Sft
@@ -393,7 +393,7 @@ def factors(model):
 @pytest.mark.trap(10)
 def test_the_first_loss_with_adapters_is_ln_2_and_its_margins_are_0(make_model, tokenizer, pair, machine):
     """An adapter is zero at first: policy = reference, so −log σ(0) = ln 2 = 0.693147."""
-    model = training.adapted(make_model(), LORA, 3)
+    model = adapters.fresh(make_model(), LORA, 3)
     log = run_dpo(model, make_model(), tokenizer, pair, machine)
     assert log[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert log[0]["rewards/margins"] == pytest.approx(0, abs=1e-6)
@@ -403,13 +403,13 @@ def test_the_first_loss_with_adapters_is_ln_2_and_its_margins_are_0(make_model, 
 def test_the_adapters_alone_are_trained_and_then_merged(make_model, tokenizer, rows, pair, machine, kind):
     """The base's weights stay; the merged model is a plain one, W + (alpha / rank) B A in every adapted layer."""
     base = {name: weight.clone() for name, weight in make_model().state_dict().items()}
-    model = training.adapted(make_model(), LORA, 3)
+    model = adapters.fresh(make_model(), LORA, 3)
     if kind == "sft":
         run_sft(model, tokenizer, rows, machine, updates=3)
     else:
         run_dpo(model, make_model(), tokenizer, pair, machine, updates=3)
     learned = {name: weight.detach().clone() for name, weight in factors(model).items()}
-    whole = training.merged(model)
+    whole = adapters.merged(model)
     assert type(whole) is type(make_model())
     assert not factors(whole)
     for name, weight in whole.state_dict().items():
@@ -426,12 +426,12 @@ def test_the_adapters_alone_are_trained_and_then_merged(make_model, tokenizer, r
 
 def test_rank_0_trains_all_weights(make_model):
     model = make_model()
-    assert training.adapted(model, LORA.model_copy(update={"rank": 0}), 3) is model
-    assert training.merged(model) is model
+    assert adapters.fresh(model, LORA.model_copy(update={"rank": 0}), 3) is model
+    assert adapters.merged(model) is model
 
 
 def test_equal_seeds_start_equal_adapters(make_model):
     """The first factor is random; the run's seed decides it."""
-    one, same, other = (factors(training.adapted(make_model(), LORA, seed)) for seed in (3, 3, 4))
+    one, same, other = (factors(adapters.fresh(make_model(), LORA, seed)) for seed in (3, 3, 4))
     assert all(torch.equal(weight, same[name]) for name, weight in one.items())
     assert not all(torch.equal(weight, other[name]) for name, weight in one.items())
