@@ -13,6 +13,7 @@ This module is read by commands that load no model: torch and PEFT are imported 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -222,9 +223,8 @@ def _fill(adapted: PreTrainedModel, path: Path) -> None:
 
 def is_adapted(model: Any) -> bool:
     """Whether a model in memory has adapters."""
-    from peft import PeftModel
-
-    return isinstance(model, PeftModel)
+    peft = sys.modules.get("peft")  # which takes seconds to import, and has been when it has made any
+    return peft is not None and isinstance(model, peft.PeftModel)
 
 
 def merged(model: PreTrainedModel) -> PreTrainedModel:

@@ -14,7 +14,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from moat import adapters
-from moat.adapters import Kind
+from moat.adapters import AdapterError, Kind
 from moat.engines.base import EngineError
 from moat.engines.hf import HFEngine
 from moat.engines.openai import Address, OpenAIEngine, Told, no_scores
@@ -211,16 +211,19 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
     )
 
 
-def _other_model(stage: Stage, told: Told, model: str) -> Path | None:
-    """The folder that a server serves, where it lies on this computer and holds another model than the one identified."""
+def _other_model(stage: Stage, told: Told, model: str) -> str:
+    """Which folder a server serves, where it lies on this computer and holds another model than the one identified."""
     folder = Path(told.folder or "")
     if not any((folder / name).is_file() for name in (adapters.MODEL_CONFIG, adapters.CONFIG)):
-        return None
+        return ""
     base = Path(told.base or "")
     if not (base / adapters.MODEL_CONFIG).is_file():
         base = BASE_MODEL
-    served = (adapters.identity(folder, stage.hash_of, base), adapters.exported_from(folder))
-    return None if model in served else folder
+    try:
+        served = (adapters.identity(folder, stage.hash_of, base), adapters.exported_from(folder))
+    except AdapterError:
+        return f"{folder} on {base}"
+    return "" if model in served else str(folder)
 
 
 def _serve(path: Path) -> str:
