@@ -45,7 +45,7 @@ def moat(*arguments):
 
 
 def test_an_adapter_leaves_as_a_whole_model(place, make_model, tokenizer):
-    """transformers alone loads it: W + (alpha / rank) B A, the base's other weights, its tokenizer; nothing else is there."""
+    """transformers alone loads it: W + (alpha / rank) B A, the base's other weights, its tokenizer, and nothing else."""
     done = moat("planner", "--out", "../out")
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("models/planner/2 (adapter) → ")
