@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from math import isfinite
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated
 
@@ -190,7 +191,7 @@ def export(
     with faults():
         if role not in ("planner", "grounder"):
             raise typer.BadParameter(f"no role {role!r}: planner or grounder", param_hint="ROLE")
-        root, out = project(), out.absolute()
+        root, out = project(), Path(abspath(out))
         known = sorted(params.load(root / params.PARAMS).evaluated, key=int)
         key = round or known[-1]
         if key not in known:

@@ -32,9 +32,11 @@ def export(role: str, round_key: str, out: Path) -> Kind:
         raise ExportError(f"{out} is there already: name a folder that does not exist")
     if any(folder.resolve() in out.resolve().parents for folder in OURS):
         raise ExportError(f"{out} is among DVC's outputs, which a run may delete: name a folder outside models/ and data/")
+    machine = Machine(device="cpu", dtype="float32")
+    models.set_up(machine)
     facts = {"exported_from": adapters.identity(source, content_hash), "model": source.as_posix()}
     if kind is Kind.WHOLE:
         models.copy(source, out, facts)
     else:
-        models.save(models.load(source, Machine(device="cpu", dtype="float32")), out, facts, tokenizer_from=source)
+        models.save(models.load(source, machine), out, facts, tokenizer_from=source)
     return kind
