@@ -100,7 +100,8 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
         raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     try:
         # the class is chosen by the model's configuration too, which an adapter's folder does not hold
-        config = AutoConfig.from_pretrained(BASE_MODEL) if (path / adapters.CONFIG).is_file() else None
+        adapter = (path / adapters.CONFIG).is_file()
+        config = AutoConfig.from_pretrained(BASE_MODEL, local_files_only=True) if adapter else None
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, config=config, local_files_only=True)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
