@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from math import isfinite
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,8 @@ Examples:
     moat trace 0f3c5a7b9d1e2f40/3
 
     moat verify
+
+    moat export planner --out ../planner
 
     moat calibrate-critic --kind executor
 """
@@ -168,6 +171,34 @@ def verify(json: Annotated[bool, typer.Option("--json", help="Print the findings
     print_json(report.to_json()) if json else show(report, console())
     if report.found(Level.FAULT):
         raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    role: Annotated[str, typer.Argument(help="planner or grounder.")],
+    out: Annotated[Path, typer.Option(help="The folder to write, which must not exist.")],
+    round: Annotated[str, typer.Argument(help="The round (0: the cold start); by default the last one.")] = "",
+) -> None:
+    """Write a round's model as a folder that stands alone: an adapter merged into its base, a whole model as it is.
+
+    transformers and `vllm serve` take the folder.
+
+    Example: `moat export planner --out ../planner`
+    """
+    from moat import params
+    from moat.export import export as run
+
+    with faults():
+        if role not in ("planner", "grounder"):
+            raise typer.BadParameter(f"no role {role!r}: planner or grounder", param_hint="ROLE")
+        root, out = project(), Path(abspath(out))
+        known = sorted(params.load(root / params.PARAMS).evaluated, key=int)
+        key = round or known[-1]
+        if key not in known:
+            raise typer.BadParameter(f"no round {key!r}: params.yaml has {', '.join(known)}", param_hint="ROUND")
+        with chdir(root):
+            kind = run(role, key, out)
+    console().print(f"models/{role}/{key} ({kind.value}) → {escape(str(out))}", soft_wrap=True)
 
 
 @profile.command("list")

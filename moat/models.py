@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import is_flash_attn_2_available
 
+from moat import adapters
+from moat.adapters import AdapterError, Kind
 from moat.engines.base import EngineError
 from moat.engines.hf import HFEngine
-from moat.engines.openai import Address, OpenAIEngine, no_scores
+from moat.engines.openai import Address, OpenAIEngine, Told, no_scores
 from moat.layout import BASE_MODEL, CARD
 from moat.machine import MACHINE, Machine, Role, RoleEngine
-from moat.params import ParamsError
+from moat.params import Lora, ParamsError
 from moat.provenance import combined, content_hash
 from moat.publish import publish
 from moat.rows import Runner
@@ -74,8 +76,30 @@ def set_up(machine: Machine) -> None:
 
 
 def load(path: Path, machine: Machine) -> PreTrainedModel:
-    """Load a model folder. Raises FileNotFoundError or OSError, naming the folder, when it is missing or torn."""
-    if not (path / "config.json").is_file():
+    """Load a model folder for inference: a whole model, or an adapter on its base.
+
+    In float32 an adapter is merged into the weights. In a coarser dtype these would swallow a part of it, so it stays
+    beside them, as it was trained. Raises FileNotFoundError or OSError, naming the folder, when it is missing or torn.
+    """
+    if adapters.kind_of(path) is Kind.WHOLE:
+        return load_whole(path, machine)
+    model = adapters.load(load_whole(BASE_MODEL, machine), path)
+    return adapters.merged(model) if model.dtype == torch.float32 else model
+
+
+def load_for_training(start: Path, machine: Machine, lora: Lora, seed: int) -> PreTrainedModel:
+    """Load the model that a training starts from; with `lora.rank`, frozen but for an adapter: a fresh one on the base, or
+    the one in `start`. Raises as `load` does, and AdapterError for a start that `lora` does not fit.
+    """
+    adapters.check_start(start, lora)
+    if adapters.kind_of(start) is Kind.WHOLE:
+        return adapters.fresh(load_whole(start, machine), lora, seed)
+    return adapters.going_on(load_whole(BASE_MODEL, machine), start, lora, seed)
+
+
+def load_whole(path: Path, machine: Machine) -> PreTrainedModel:
+    """Load a folder that holds a whole model. Raises FileNotFoundError or OSError, naming it, when it is missing or torn."""
+    if not (path / adapters.MODEL_CONFIG).is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     device, dtype = device_and_dtype(machine)
     own: dict[str, Any] = {} if machine.attention == "auto" else {"attn_implementation": machine.attention}
@@ -93,7 +117,10 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     if not (path / "tokenizer_config.json").is_file():
         raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        # the class is chosen by the model's configuration too, which an adapter's folder does not hold
+        adapter = (path / adapters.CONFIG).is_file()
+        config = AutoConfig.from_pretrained(BASE_MODEL, local_files_only=True) if adapter else None
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, config=config, local_files_only=True)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise OSError(
@@ -105,10 +132,14 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_from: Path = BASE_MODEL) -> None:
     """Publish a model folder: weights as safetensors, the base model's tokenizer files byte for byte, and `facts`.
 
+    Of a model with adapters these alone, and `facts` must have the base's content hash as `base` (see `moat.adapters`).
     The trainer's own saving is not used: it adds a file with paths, and a tokenizer that is saved again changes its bytes.
     """
     with publish(target) as temporary:
-        model.save_pretrained(temporary, safe_serialization=True)
+        if adapters.is_adapted(model):
+            adapters.write(model, temporary)
+        else:
+            model.save_pretrained(temporary, safe_serialization=True)
         for name in TOKENIZER_FILES:
             if (tokenizer_from / name).is_file():
                 shutil.copyfile(tokenizer_from / name, temporary / name)
@@ -145,12 +176,10 @@ def runner(
     machine = stage.machine
     if role is not None and machine.role(role).engine == "openai":
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
-    if not (path / "config.json").is_file():
-        raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     facts = engine_facts(machine)
     return Runner(
         workers=Here(lambda: open_engine(path, machine), Retry(machine.retry)),
-        identity=facts | {"model": stage.hash_of(path, without=CARD)},
+        identity=facts | {"model": adapters.identity(path, stage.hash_of)},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,
@@ -176,11 +205,11 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
         address, encode, tokenizer.eos_token_id, tokenizer.eos_token, score=own.score, logprobs=role == "planner"
     )
     whole = role in ("planner", "grounder")
-    weights = Path(engine.told.folder or "")
-    if whole and (weights / "config.json").is_file() and stage.hash_of(weights, CARD) != stage.hash_of(path, CARD):
+    model = adapters.identity(path, stage.hash_of) if whole else tokenizer_hash(path)
+    if whole and (other := _other_model(stage, engine.told, model)):
         raise EngineError(
-            f"{where}: the server serves the model in {weights}, which is not the one in {path}: serve that one "
-            f"(`vllm serve {path.as_posix()}`); leave {where}.model empty, so that each round asks for its own"
+            f"{where}: the server serves the model in {other}, which is not the one in {path}: serve that one "
+            f"(`{_serve(path)}`); leave {where}.model empty, so that each round asks for its own"
         )
     facts = {
         "engine": own.engine,
@@ -189,7 +218,6 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
         "logprobs": "server" if engine.told.logprobs else "none",
         "versions": versions("transformers", "tokenizers"),
     }
-    model = stage.hash_of(path, without=CARD) if whole else tokenizer_hash(path)
     return Runner(
         workers=Here(lambda: engine, Retry(1, 0.0)),  # the engine itself tries again, and waits
         identity=facts | {"model": model, "revision": revision},
@@ -200,6 +228,29 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
         facts=facts,
         longest=engine.told.longest,
     )
+
+
+def _other_model(stage: Stage, told: Told, model: str) -> str:
+    """Which folder a server serves, where it lies on this computer and holds another model than the one identified."""
+    folder = Path(told.folder or "")
+    if not any((folder / name).is_file() for name in (adapters.MODEL_CONFIG, adapters.CONFIG)):
+        return ""
+    base = Path(told.base or "")
+    if not (base / adapters.MODEL_CONFIG).is_file():
+        base = BASE_MODEL
+    try:
+        served = (adapters.identity(folder, stage.hash_of, base), adapters.exported_from(folder))
+    except AdapterError:
+        return f"{folder} on {base}"
+    return "" if model in served else str(folder)
+
+
+def _serve(path: Path) -> str:
+    """How vLLM serves a model folder under its own name."""
+    name = path.as_posix()
+    if adapters.kind_of(path) is Kind.WHOLE:
+        return f"vllm serve {name}"
+    return f"vllm serve {BASE_MODEL.as_posix()} --enable-lora --lora-modules {name}={name}"
 
 
 def tokenizer_hash(path: Path) -> str:
@@ -251,11 +302,10 @@ def copy(source: Path, target: Path, facts: dict[str, Any]) -> None:
 
     Raises FileNotFoundError when it is not there.
     """
-    if not (source / "config.json").is_file():
-        raise FileNotFoundError(f"no model in {source}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    base = adapters.recorded_base(source) if adapters.kind_of(source) is Kind.ADAPTER else None
     with publish(target) as temporary:
         shutil.copytree(source, temporary, copy_function=shutil.copyfile)
-        write_card(temporary, facts | {"copy_of": source.as_posix()})
+        write_card(temporary, facts | {"copy_of": source.as_posix()} | ({"base": base} if base else {}))
 
 
 def write_card(folder: Path, facts: dict[str, Any]) -> None:

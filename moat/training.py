@@ -5,7 +5,7 @@ of TRL and transformers that matter are set here explicitly: no bf16 and no grad
 packing, no truncation, labels given row by row. DPO's reference log-probabilities are computed before training, through the
 journal, keyed by the reference's weights and the row's tokens; the reference is never in memory beside the policy.
 
-With `lora.rank` the trainers get a model with adapters, and what is published is the merged model.
+With `lora.rank` the trainers get a model with adapters, and these alone are published (`moat.adapters`).
 
 What an update learns from is planned (`moat.batches`), so losses and gradients depend neither on the micro-batch nor on the
 number of processes. One process trains in the stage's own; several are started by `moat.trainer`, and run what stands here.
@@ -40,7 +40,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.training_args import TrainingArguments
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from moat import batches, layout, lock, models, trainer
+from moat import adapters, batches, layout, lock, models, trainer
 from moat.batches import FILLER, Plan
 from moat.machine import Machine
 from moat.params import Align, Lora, Sft
@@ -50,7 +50,7 @@ from moat.rows import answered, tell
 from moat.stage import Advance, Stage, versions
 from moat.tokens import Example
 
-TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets")
+TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft")
 IGNORED = -100  # a label that no loss counts
 SIDES = ("chosen", "rejected")
 OWN = ("row", "name", "tokens", "scored")  # columns that no collator knows
@@ -283,6 +283,10 @@ class _DPO(_Rows, DPOTrainer):
     """TRL's DPOTrainer on our rows, whose loss is a mean over a micro-batch: weighed so that it is one over the update."""
 
     nll_weight = 0.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        adapters.drop_reference(self.model)
 
     def filler(self, row: dict[str, Any]) -> dict[str, Any]:
         """A pair without completions: its margin is 0 whatever the model, its loss ln 2 and its gradient exactly 0."""
@@ -556,35 +560,6 @@ def log_of(trainer: Any) -> list[dict[str, float]]:
     return [{"update": entry["step"]} | {k: float(v) for k, v in entry.items() if k != "step"} for entry in log]
 
 
-def adapted(model: PreTrainedModel, settings: Lora, seed: int) -> PreTrainedModel:
-    """The model with low-rank adapters on every linear layer but the output's, which alone are trained; itself at rank 0.
-
-    An adapter starts as zero (its second factor is), so the model is what it was.
-    """
-    if not settings.rank:
-        return model
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(seed)
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules="all-linear",
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
-    return cast(PreTrainedModel, get_peft_model(model, config))  # it answers to all that a trainer asks of one
-
-
-def merged(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with its adapters added to its weights; itself when it has none."""
-    from peft import PeftModel
-
-    adapters: Any = model
-    return adapters.merge_and_unload() if isinstance(adapters, PeftModel) else model
-
-
 def to_train(start: Path, machine: Machine, lora: Lora, seed: int) -> PreTrainedModel:
     """The model in `start` as it is trained.
 
@@ -597,7 +572,7 @@ def to_train(start: Path, machine: Machine, lora: Lora, seed: int) -> PreTrained
         own = {"device": "cpu", "dtype": dtype}
     elif dtype == "bfloat16" and not lora.rank:
         own = {"dtype": "float32"}
-    return adapted(models.load(start, machine.model_copy(update=own)), lora, seed)
+    return models.load_for_training(start, machine.model_copy(update=own), lora, seed)
 
 
 def training_facts(machine: Machine) -> dict[str, Any]:
@@ -611,10 +586,10 @@ def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any
     An experiment beside the checkout may be at the same training in the same scratch folder: each has a folder of its own.
     """
     what = {
-        "start": stage.hash_of(start, without=layout.CARD),
+        "start": adapters.identity(start, stage.hash_of),
         "arguments": arguments,
         "machine": training_facts(stage.machine) | {"versions": versions(*TRAINERS)},
-        "code": [content_hash(Path(module.__file__ or "")) for module in (batches, trainer, sys.modules[__name__])],
+        "code": [content_hash(Path(one.__file__ or "")) for one in (adapters, batches, trainer, sys.modules[__name__])],
         "lora": stage.params.lora.model_dump(),
         "config": "" if stage.machine.strategy == "plain" else content_hash(trainer.config(stage.machine.strategy)),
         "offload": stage.machine.offload,
@@ -651,7 +626,7 @@ def _trained(
             return (model if lora.rank else model.to(getattr(torch, dtype))), log
         weights, log, settings = trainer.run(stage, job, columns, start, seed, checkpoints, advance)
     here = machine.model_copy(update={"device": "cpu", "dtype": dtype})
-    model = adapted(models.load(start, here), lora, seed)
+    model = models.load_for_training(start, here, lora, seed)
     unknown = model.load_state_dict(weights, strict=False).unexpected_keys
     if unknown:
         raise AssertionError(f"weights that the model does not have: {unknown}")
@@ -680,6 +655,7 @@ def train_sft(
     """
     check_machine(stage.machine, settings)
     check_rows(rows, names, stage.params.max_length)
+    adapters.check_start(start, stage.params.lora)
     updates = updates or updates_for(settings, len(rows))
     models.set_up(stage.machine)
     job = Job("sft", arguments(settings, updates, seed, stage.machine))
@@ -718,6 +694,7 @@ def train_dpo(
     check_machine(stage.machine, settings)
     for rows in (chosen, rejected):
         check_rows(rows, names, stage.params.max_length)
+    adapters.check_start(start, stage.params.lora)
     models.set_up(stage.machine)
     log_ref = reference_logprobs(stage, reference, chosen, rejected, names)
     updates = updates_for(settings, len(chosen))
@@ -734,5 +711,6 @@ def train_dpo(
 
 def _finish(stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
     kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
-    models.save(merged(model), target, facts | {"log": kept} | training_facts(stage.machine))
+    base = {"base": stage.hash_of(layout.BASE_MODEL, without=layout.CARD)} if stage.params.lora.rank else {}
+    models.save(model, target, facts | base | {"log": kept} | training_facts(stage.machine))
     stage.say(f"{len(log):,} updates, loss {log[0]['loss']:.3f} → {log[-1]['loss']:.3f}")

@@ -373,6 +373,9 @@ def test_artifacts_are_counted_and_absent_ones_marked(project):
     (project / "models/planner/1").mkdir(parents=True)
     (project / "models/planner/1/model.safetensors").touch()
     (project / "models/grounder/1").mkdir(parents=True)
+    (project / "models/grounder/0").mkdir()
+    (project / "models/grounder/0/adapter_model.safetensors").touch()
+    assert artifacts(project, "0")["grounder"] == "adapter"
     found = artifacts(project, "1")
     assert (found["scores"], found["pairs"], found["subgoals"]) == ("3", "unreadable", ABSENT)
     assert (found["planner"], found["grounder"], found["eval"]) == ("yes", "no weights", ABSENT)
