@@ -69,6 +69,8 @@ def check_attention(machine: Machine) -> None:
 def set_up(machine: Machine) -> None:
     """Thread count and determinism of this process."""
     torch.set_num_threads(machine.threads)
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else an installed DeepSpeed says that it found no GPU
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
     torch.use_deterministic_algorithms(True, warn_only=True)
