@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from moat.provenance import combined, content_hash
 from moat.publish import publish
 from moat.rows import Runner
 from moat.stage import Stage, versions
-from moat.workers import Here, Retry
+from moat.workers import Here, Retry, Workers
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -38,9 +40,12 @@ TOKENIZER_FILES = (
 )
 
 
-def device_and_dtype(machine: Machine) -> tuple[str, str]:
-    """Resolve `auto`: the GPU in bfloat16 if there is one, else the CPU in float32. Raises ValueError without a GPU."""
-    gpu = torch.cuda.is_available()
+def device_and_dtype(machine: Machine, gpu: bool | None = None) -> tuple[str, str]:
+    """Resolve `auto`: the GPU in bfloat16 if there is one, else the CPU in float32. Raises OSError without a GPU.
+
+    `gpu` says whether there is one where the model will be, by default here.
+    """
+    gpu = torch.cuda.is_available() if gpu is None else gpu
     if machine.device == "cuda" and not gpu:
         raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
     device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
@@ -113,7 +118,7 @@ def open_engine(spec: Spec) -> Engine:
 
 def engine_spec(root: Path, path: Path, machine: Machine, own: RoleEngine) -> Spec:
     """What opens a model folder for a role, the machine's `auto` resolved."""
-    device, dtype = device_and_dtype(machine)
+    device, dtype = device_and_dtype(machine, actors_gpu(machine))
     resolved = machine.model_copy(update={"device": device, "dtype": dtype})
     return Spec(
         "vllm" if own.engine == "vllm" else "hf",
@@ -147,16 +152,41 @@ def runner(
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
-    facts, spec = engine_facts(machine), engine_spec(stage.root, path, machine, machine.role(role))
+    facts, own = engine_facts(machine, actors_gpu(machine)), machine.role(role)
+    spec, content = engine_spec(stage.root, path, machine, own), stage.hash_of(path, without=CARD)
     return Runner(
-        workers=Here(lambda: open_engine(spec), Retry(machine.retry)),
-        identity=facts | {"model": stage.hash_of(path, without=CARD)},
+        workers=workers(stage, spec, own, content, facts["versions"]),
+        identity=facts | {"model": content},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,
         max_failed=max_failed,
         facts=facts,
     )
+
+
+def workers(stage: Stage, spec: Spec, own: RoleEngine, content: str, known: Mapping[str, str]) -> Workers:
+    """Who asks a model's engine: this process, or actors of Ray.
+
+    `content` is the model's hash and `known` are versions of packages: those on a cluster's nodes have to be the same.
+    """
+    machine, retry = stage.machine, Retry(stage.machine.retry)
+    if machine.ray is None:
+        return Here(lambda: open_engine(spec), retry)
+    from moat.engines.ray import Actors, Job
+
+    wanted = spec.vllm.tensor_parallel if own.engine == "vllm" else 1
+    if spec.machine.device == "cuda" and max(machine.ray.gpus, 1) != wanted:
+        raise ParamsError(f"{MACHINE}: ray.gpus: {machine.ray.gpus:g}, but one {own.engine} engine here takes {wanted}")
+    job = Job(spec.open, retry, stage.root.resolve())
+    if machine.ray.address:
+        job = replace(job, contents={spec.model: content}, versions=known)
+    return Actors(job, machine.ray, own.copies or 1, stage.scratch, machine.threads)
+
+
+def actors_gpu(machine: Machine) -> bool | None:
+    """Whether Ray's actors have a GPU; None without actors."""
+    return None if machine.ray is None else machine.ray.gpus > 0
 
 
 def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: bool, name: str, revision: str) -> Runner:
@@ -234,9 +264,12 @@ def facts_of(**runners: Runner) -> dict[str, Any]:
     return first if all(one == first for one in others) else {"engines": every}
 
 
-def engine_facts(machine: Machine) -> dict[str, Any]:
-    """What made an artifact in this process: engine, dtype and versions; stable between runs of one machine setting."""
-    device, dtype = device_and_dtype(machine)
+def engine_facts(machine: Machine, gpu: bool | None = None) -> dict[str, Any]:
+    """What made an artifact in this process: engine, dtype and versions; stable between runs of one machine setting.
+
+    `gpu` as for `device_and_dtype`.
+    """
+    device, dtype = device_and_dtype(machine, gpu)
     return {
         "engine": machine.engine,
         "device": device,

@@ -6,7 +6,9 @@ halves, a single request a few times with growing pauses, and what still fails i
 
 from __future__ import annotations
 
+import pickle
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -77,6 +79,39 @@ def attend(engine: Callable[[], Engine], work: Work, retry: Retry) -> Reply:
         own = attend(engine, work.part(half), retry)
         reply = Reply(reply.answers + own.answers, reply.calls + own.calls, own.failure or reply.failure)
     return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What was raised in another process: the exception, pickled, what it says, and its traceback there."""
+
+    pickled: bytes
+    said: str
+    trace: str
+
+    def error(self) -> BaseException:
+        """The exception, to be raised here; its traceback is a note."""
+        error: object = None
+        try:
+            error = pickle.loads(self.pickled)
+        except Exception:  # noqa: BLE001 -- of a type that cannot be made again here
+            pass
+        if not isinstance(error, BaseException):
+            error = RuntimeError(self.said)
+        error.add_note(f"in an engine's process:\n{self.trace}")
+        return error
+
+
+def packed(answer: Callable[[], Reply]) -> bytes:
+    """A reply, or what was raised instead of it, pickled for another process."""
+    try:
+        return pickle.dumps(answer())
+    except Exception as error:  # noqa: BLE001 -- raised again where it is read
+        try:
+            pickled = pickle.dumps(error)
+        except Exception:  # noqa: BLE001 -- of a type that cannot travel
+            pickled = b""
+        return pickle.dumps(Raised(pickled, f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
 class Workers(Protocol):
