@@ -10,6 +10,7 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -92,10 +93,8 @@ class Raised:
     def error(self) -> BaseException:
         """The exception, to be raised here; its traceback is a note."""
         error: object = None
-        try:
+        with suppress(Exception):  # of a type that cannot be made again here
             error = pickle.loads(self.pickled)
-        except Exception:  # noqa: BLE001 -- of a type that cannot be made again here
-            pass
         if not isinstance(error, BaseException):
             error = RuntimeError(self.said)
         error.add_note(f"in an engine's process:\n{self.trace}")

@@ -53,6 +53,9 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is told to anybody
     "RAY_BACKEND_LOG_LEVEL": "fatal",  # Ray Data's own actors set off an error line at every start
 }
+SILENT = {"log_to_driver": False, "logging_level": "ERROR"}
+# What an actor on another computer has of the stage's environment.
+HANDED_ON = ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED")
 
 
 @dataclass(frozen=True)
@@ -218,7 +221,6 @@ def _connect(settings: RayActors, root: Path, scratch: Path, threads: int) -> An
     address = settings.address
     if not address:  # a token of its own, so that none is written into the home folder
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        os.environ["RAY_AUTH_MODE"] = "token"
     try:
         ray = importlib.import_module("ray")
         importlib.import_module("ray.data")
@@ -226,28 +228,33 @@ def _connect(settings: RayActors, root: Path, scratch: Path, threads: int) -> An
         raise ParamsError(
             f"{MACHINE}: ray: Ray Data is not installed ({error}): `pip install -e '.[ray]' -c constraints.txt`"
         ) from error
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if not address:
-        if not ray.is_initialized():
-            folder = _short(_logs(scratch))
-            with _stderr_to(folder / "start.log"):
-                ray.init("local", include_dashboard=False, object_store_memory=STORE, _temp_dir=str(folder), **quiet)
-        return ray
-    own = environment(root, threads)
-    names = ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED")
     try:
-        _knock(address)
-        if not ray.is_initialized():
-            with _stderr_to(Path(os.devnull)):
-                ray.init(address, runtime_env={"env_vars": {name: own[name] for name in names}}, **quiet)
+        _start(ray, scratch) if not address else _join(ray, address, environment(root, threads))
     except Exception as error:
-        said = " ".join(str(error).split())
-        raise ParamsError(
-            f"{MACHINE}: ray.address: no cluster at {address!r} ({type(error).__name__}: {said[-300:]}): start one "
-            '(`ray start --head`, docs/scale.md) or set address: "" for this computer; RAY_AUTH_MODE must be the same here '
-            "and on the nodes"
-        ) from error
+        said = " ".join(str(error).split())[-300:]
+        what, then = (
+            f"no cluster at {address!r}",
+            'start one (`ray start --head`, docs/scale.md) or set address: "" for this',
+        )
+        then += " computer; RAY_AUTH_MODE must be the same here and on the nodes"
+        if not address:
+            what, then = "Ray does not start on this computer", f"its logs are in {_logs(scratch)}"
+        raise ParamsError(f"{MACHINE}: ray.address: {what} ({type(error).__name__}: {said}): {then}") from error
     return ray
+
+
+def _start(ray: Any, scratch: Path) -> None:
+    if not ray.is_initialized():
+        folder = _short(_logs(scratch))
+        with _stderr_to(folder / "start.log"):
+            ray.init("local", include_dashboard=False, object_store_memory=STORE, _temp_dir=str(folder), **SILENT)
+
+
+def _join(ray: Any, address: str, own: Mapping[str, str]) -> None:
+    _knock(address)
+    if not ray.is_initialized():
+        with _stderr_to(Path(os.devnull)):
+            ray.init(address, runtime_env={"env_vars": {name: own[name] for name in HANDED_ON}}, **SILENT)
 
 
 @contextmanager
