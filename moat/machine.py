@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -16,6 +16,7 @@ from moat.params import ParamsError, Section, check, parse, read_text
 
 MACHINE = "machine.yaml"
 Role = Literal["planner", "grounder", "critic", "reader"]
+ROLES = get_args(Role)
 
 
 class VLLM(Section):
@@ -90,6 +91,11 @@ class RoleEngine(Section):
         if self.key_env and self.key_file:
             raise ValueError("key_env, key_file: set one of them")
         return self
+
+    @property
+    def scores(self) -> bool:
+        """Whether what generates for the role scores too."""
+        return self.engine == "hf" or bool(self.score)
 
     @property
     def vllm(self) -> VLLM:

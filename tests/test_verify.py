@@ -323,6 +323,15 @@ def test_two_engines_are_a_warning_and_no_fault(place):
     assert all("made from another" in what for _, what in findings(place))  # the pairs were, of course
 
 
+def test_an_engine_for_one_stage_is_a_setting_and_for_one_round_a_warning(place):
+    """vllm sampled both rounds' plans and hf did all else: as machine.yaml may say. Of one round alone: another run."""
+    for round_key, expected in (("1", True), ("2", False)):
+        table = place / f"data/rounds/{round_key}/subgoals.parquet"
+        rewrite(table, lambda f: f, lambda said: said["facts"].update(engine="vllm"))
+        told = [where for where, what in findings(place, Level.WARNING) if "made with engine" in what]
+        assert bool(told) is expected
+
+
 def test_a_round_that_params_lacks_is_a_warning(place):
     shutil.copytree(place / "data/rounds/1", place / "data/rounds/7")
     assert found(place, "data/rounds/7", "params.yaml has no round 7", Level.WARNING)

@@ -62,15 +62,16 @@ HANDED_ON = ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PAR
 class Job:
     """What an actor is told: how its engine is opened, and what it has to find on its computer.
 
-    `root` is the project's folder, `contents` are hashes of model folders (without their cards), `versions` those of the
-    packages that the stage runs.
+    `root` is the project's folder, `contents` are hashes of model folders (without their cards). What `facts` tells there
+    of engine, device and versions has to be what is `wanted`.
     """
 
     open: Callable[[], Engine]
     retry: Retry
     root: Path
     contents: Mapping[Path, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    facts: Callable[[], Mapping[str, Any]] = dict
+    wanted: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Attendant:
@@ -101,10 +102,11 @@ class Attendant:
                 f"{where} the project is at {mine}, not at {root}: share its folder under one path (docs/scale.md)"
             )
         os.chdir(root)
-        for package, version in self.job.versions.items():
-            found = importlib.import_module("importlib.metadata").version(package)
-            if found != version:
-                raise OSError(f"{where} {package} is {found}, here {version}: share one .venv, or install constraints.txt")
+        told = self.job.facts()
+        if told != self.job.wanted:
+            raise OSError(
+                f"{where} there is {told}, and here {self.job.wanted}: share one .venv, or install constraints.txt"
+            )
         for folder, content in self.job.contents.items():
             if not folder.is_dir():
                 raise OSError(f"{where} there is no {folder}: share the project's folder under one path (docs/scale.md)")
@@ -202,6 +204,9 @@ class Actors:
         driver = self._ray.remote(num_cpus=0)(Driver).remote(*how)
         while (found := self._ray.get(driver.next.remote())) is not None:
             yield found
+
+    def start(self) -> None:
+        """Nothing: actors are started for their batches."""
 
     def close(self) -> None:
         """Nothing is left to let go: the engines end with every run."""
