@@ -396,7 +396,7 @@ def cluster(tmp_path_factory):
     with log.open("wb") as file:
         head = subprocess.Popen(
             [*command, "--include-dashboard=false", f"--object-store-memory={128 << 20}"],
-            env=environ | {"RAY_AUTH_MODE": "disabled"},
+            env=environ | {"RAY_AUTH_MODE": "disabled", "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(LONG)},
             stdout=file,
             stderr=file,
             start_new_session=True,
