@@ -30,6 +30,26 @@ class VLLM(Section):
     tolerance: float = Field(default=0.01, gt=0, description="Nats by which its scores may differ from hf's.")
 
 
+class RayActors(Section):
+    """Copies as actors of Ray Data; see machine.example.yaml."""
+
+    address: str = Field(
+        default="",
+        pattern=r"^$|^auto$|^(ray://)?([^\s/:@\[\]]+|\[[0-9a-fA-F:]+\]):[0-9]+$",
+        description="Empty: a Ray of the stage's own, on this computer; auto, HOST:PORT, ray://HOST:PORT: a cluster.",
+    )
+    cpus: float = Field(default=0.5, gt=0, description="Ray's CPUs of one actor.")
+    gpus: float = Field(default=0, ge=0, description="Ray's GPUs of one actor; a part of one, or a whole number.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        for name in ("cpus", "gpus"):
+            value = getattr(self, name)
+            if value > 1 and value != int(value):
+                raise ValueError(f"{name}: a part of one, or a whole number; not {value:g}")
+        return self
+
+
 class RoleEngine(Section):
     """What one role asks: a model in processes of this project (hf, vllm), or an OpenAI-compatible server.
 
@@ -100,6 +120,7 @@ class Machine(Section):
     engine: Literal["hf", "vllm"] = "hf"
     engines: dict[Role, RoleEngine] = Field(default_factory=dict)
     copies: int = Field(default=1, ge=1)
+    ray: RayActors | None = None
     vllm: VLLM = Field(default_factory=VLLM)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -133,6 +154,14 @@ class Machine(Section):
             )
         if self.offload and self.strategy in ("plain", "ddp"):
             raise ValueError(f"offload: strategy {self.strategy} has none; set strategy to fsdp, zero2 or zero3")
+        return self
+
+    @model_validator(mode="after")
+    def _actors_see_gpus(self) -> Self:
+        if self.ray and self.device == "cuda" and not self.ray.gpus:
+            raise ValueError("ray.gpus: 0, with device: cuda; say how many GPUs each actor has, such as 1")
+        if self.ray and self.device == "cpu" and self.ray.gpus:
+            raise ValueError(f"ray.gpus: {self.ray.gpus:g}, with device: cpu; set device: auto, or gpus: 0")
         return self
 
     def role(self, role: Role | None) -> RoleEngine:

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +22,7 @@ from moat.engines.compared import Compared
 from moat.engines.openai import Address, OpenAIEngine, Told, no_scores
 from moat.engines.spec import Spec
 from moat.layout import BASE_MODEL, CARD
-from moat.machine import MACHINE, ROLES, Machine, Role, RoleEngine
+from moat.machine import MACHINE, ROLES, Machine, RayActors, Role, RoleEngine
 from moat.params import Lora, ParamsError
 from moat.provenance import combined, content_hash
 from moat.publish import publish
@@ -46,16 +47,19 @@ TOKENIZER_FILES = (
 )
 
 
-def device_and_dtype(machine: Machine) -> tuple[str, str]:
+def device_and_dtype(machine: Machine, gpu: bool | None = None) -> tuple[str, str]:
     """Resolve `auto`: the GPU if there is one, in bfloat16 if it has that, else the CPU, in float32.
 
-    Raises OSError where there is no such GPU, or it has no bfloat16.
+    `gpu` says whether there is one where the model will be, by default here. Raises OSError where there is no such GPU, or it
+    has no bfloat16.
     """
-    gpu = machine.device != "cpu" and _gpu()
+    elsewhere = gpu is not None
+    if gpu is None:
+        gpu = machine.device != "cpu" and _gpu()
     if machine.device == "cuda" and not gpu:
         raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
     device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
-    able = device == "cuda" and _bfloat16()
+    able = device == "cuda" and (elsewhere or _bfloat16())
     if device == "cuda" and machine.dtype == "bfloat16" and not able:
         raise OSError("machine.yaml says dtype: bfloat16, which this GPU does not have: set `dtype: float32`")
     return device, ("bfloat16" if able else "float32") if machine.dtype == "auto" else machine.dtype
@@ -278,7 +282,7 @@ def seats(machine: Machine, role: Role | None, beside: Role | None, have: Sequen
 def engine_spec(stage: Stage, path: Path, role: Role | None, engine: Literal["hf", "vllm"], shared: bool = False) -> Spec:
     """What opens a model folder for a role, the machine's `auto` resolved; `shared`: its device is another engine's too."""
     machine, params = stage.machine, stage.params
-    device, dtype = device_and_dtype(machine)
+    device, dtype = device_and_dtype(machine, actors_gpu(machine))
     resolved = machine.model_copy(update={"device": device, "dtype": dtype})
     own = machine.role(role).vllm
     if shared and (role not in machine.engines or machine.engines[role].memory is None):
@@ -316,18 +320,23 @@ def runner(
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
     check_folder(path)
     engine: Literal["hf", "vllm"] = "vllm" if own.engine == "vllm" and (own.score or not scores) else "hf"
-    facts = engine_facts(machine, engine)
-    places, shared = seats(machine, role, beside, gpus(facts["device"]))
+    facts = engine_facts(machine, engine, actors_gpu(machine))
+    places, shared = ([], False) if machine.ray else seats(machine, role, beside, gpus(facts["device"]))
     spec = engine_spec(stage, path, role, engine, shared)
     retry = Retry(machine.retry)
     workers: Workers = Here(lambda: open_engine(spec), retry)
-    if engine == "vllm" or len(places) > 1 or beside:
+    reference: Workers | None = None
+    if machine.ray:
+        workers = actors(stage, path, spec, own.copies or 1)
+        reference = actors(stage, path, replace(spec, engine="hf"), 1) if engine == "vllm" and own.score else None
+    elif engine == "vllm" or len(places) > 1 or beside:
         log = stage.scratch / "logs" / stage.note_path.parent.name / f"{stage.label}-{role or 'model'}"
-        workers = children = Children(spec, retry, log, places)
+        workers = Children(spec, retry, log, places)
         if engine == "vllm" and own.score:
             reference = Children(replace(spec, engine="hf"), retry, log.with_name(f"{log.name}-hf"), places[:1])
-            workers = Compared(children, reference, own.vllm.tolerance, stage.say)
-        workers.start()
+    if reference:
+        workers = Compared(workers, reference, own.vllm.tolerance, stage.say)
+    workers.start()
     return Runner(
         workers=workers,
         identity=facts | {"model": adapters.identity(path, stage.hash_of)},
@@ -337,6 +346,27 @@ def runner(
         max_failed=max_failed,
         facts=facts,
     )
+
+
+def actors(stage: Stage, path: Path, spec: Spec, copies: int) -> Workers:
+    """The engines of the model in `path` in actors of Ray. Raises ParamsError."""
+    from moat.engines.ray import Actors, Job
+
+    own = stage.machine.ray or RayActors()
+    wanted = spec.vllm.tensor_parallel if spec.engine == "vllm" else 1
+    if spec.machine.device == "cuda" and max(own.gpus, 1) != wanted:
+        raise ParamsError(f"{MACHINE}: ray.gpus: {own.gpus:g}, but one {spec.engine} engine here takes {wanted}")
+    job = Job(spec.open, Retry(stage.machine.retry), stage.root.resolve())
+    if own.address:
+        made = partial(engine_facts, spec.machine, spec.engine)
+        contents = {(stage.root / folder).absolute(): stage.hash_of(folder, CARD) for folder in adapters.parts(path)}
+        job = replace(job, contents=contents, facts=made, wanted=made(gpu=actors_gpu(stage.machine)))
+    return Actors(job, own, copies, stage.scratch, stage.machine.threads)
+
+
+def actors_gpu(machine: Machine) -> bool | None:
+    """Whether Ray's actors have a GPU; None without actors."""
+    return None if machine.ray is None else machine.ray.gpus > 0
 
 
 def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: bool, name: str, revision: str) -> Runner:
@@ -436,12 +466,12 @@ def facts_of(**runners: Runner) -> dict[str, Any]:
     return first if all(one == first for one in others) else {"engines": every}
 
 
-def engine_facts(machine: Machine, engine: Literal["hf", "vllm"] = "hf") -> dict[str, Any]:
+def engine_facts(machine: Machine, engine: Literal["hf", "vllm"] = "hf", gpu: bool | None = None) -> dict[str, Any]:
     """What made an artifact in processes of this project: engine, dtype and versions; stable for one machine setting.
 
-    Raises EngineError when the engine is not installed.
+    `gpu` as for `device_and_dtype`. Raises EngineError when the engine is not installed.
     """
-    device, dtype = device_and_dtype(machine)
+    device, dtype = device_and_dtype(machine, gpu)
     known = versions("torch", "transformers", "tokenizers")
     if engine == "vllm":
         known["vllm"] = vllm_version(device)
