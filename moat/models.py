@@ -21,8 +21,9 @@ from moat.machine import MACHINE, Machine, Role, RoleEngine
 from moat.params import ParamsError
 from moat.provenance import combined, content_hash
 from moat.publish import publish
-from moat.rows import Retry, Runner
+from moat.rows import Runner
 from moat.stage import Stage, versions
+from moat.workers import Here, Retry
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -129,13 +130,12 @@ def runner(
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     facts = engine_facts(machine)
     return Runner(
-        load=lambda: open_engine(path, machine),
+        workers=Here(lambda: open_engine(path, machine), Retry(machine.retry)),
         identity=facts | {"model": stage.hash_of(path, without=CARD)},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,
         max_failed=max_failed,
-        retry=Retry(machine.retry),
         facts=facts,
     )
 
@@ -172,13 +172,12 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
     }
     model = stage.hash_of(path, without=CARD) if whole else tokenizer_hash(path)
     return Runner(
-        load=lambda: engine,
+        workers=Here(lambda: engine, Retry(1, 0.0)),  # the engine itself tries again, and waits
         identity=facts | {"model": model, "revision": revision},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,
         max_failed=max_failed,
-        retry=Retry(1, 0.0),  # the engine itself tries again, and waits
         facts=facts,
         longest=engine.told.longest,
     )

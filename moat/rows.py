@@ -5,8 +5,8 @@ same batch: float32 log-probabilities differ in their last bits with the batch's
 a kill a batch is there whole or not at all, so the same run has the same bytes; after a change of the requests (ten tasks
 more) only the new ones are asked, in smaller batches, which is equal up to rounding.
 
-A batch that the engine cannot answer is tried again in halves; a single request a few times, with growing pauses. What
-still fails is None in the results, for the stage to drop by reason; above `max_failed` it is an error.
+Batches go to workers (`moat.workers`), which may finish them in any order; a finished one is in the journal at once. What
+the engine fails on is None in the results, for the stage to drop by reason; above `max_failed` it is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import compress
@@ -22,10 +21,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from moat.engines.base import Decoding, Engine, EngineError, FinishReason, Generation
+from moat.engines.base import Decoding, EngineError, FinishReason, Generation
 from moat.journal import Journal
 from moat.stage import Advance, Stage
 from moat.tokens import Example
+from moat.workers import Work, Workers
 
 ENGINE_FAILED = "engine failed"  # the reason why a row has no answer
 Answer = TypeVar("Answer", Generation, np.ndarray)
@@ -49,14 +49,6 @@ def plan_batches(lengths: Sequence[int], groups: Sequence[Hashable], size: int) 
             else:
                 batches.append(list(piece))
     return batches
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """How often a single request is tried, and the seconds before the second try; each further pause is twice as long."""
-
-    attempts: int = 3
-    pause: float = 1.0
 
 
 @dataclass(slots=True)
@@ -97,35 +89,25 @@ class Runner:
     """Asks one model. `identity` is all that determines its answers besides the request: weights, engine, dtype, versions.
 
     `facts` is the part of it that artifacts carry. `longest` is the model's context in tokens, where a server says so.
-    `load` opens the engine and is called when the first request has to be asked, if any. Raises EngineError when more than
-    `max_failed` of the requests of a call got no answer.
+    Raises EngineError when more than `max_failed` of the requests of a call got no answer.
     """
 
-    load: Callable[[], Engine]
+    workers: Workers
     identity: Mapping[str, Any]
     journal: Journal
     generate_batch: int
     score_batch: int
     max_failed: float
-    retry: Retry = field(default_factory=Retry)
     tally: Tally = field(default_factory=Tally)
     facts: Mapping[str, Any] = field(default_factory=dict)
     longest: int | None = None
 
     def __post_init__(self) -> None:
         self._identity = json.dumps(dict(self.identity), sort_keys=True)
-        self._engine: Engine | None = None
-
-    @property
-    def engine(self) -> Engine:
-        """The engine, opened now if it was not."""
-        if self._engine is None:
-            self._engine = self.load()
-        return self._engine
 
     def drop_engine(self) -> None:
         """Let the engine go, with its memory; it is opened again if it is needed again."""
-        self._engine = None
+        self.workers.close()
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], decoding: Decoding, advance: Advance
@@ -137,11 +119,11 @@ class Runner:
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
 
-        def ask(rows: Sequence[int]) -> list[Generation]:
-            return self.engine.generate([prompts[i] for i in rows], [seeds[i] for i in rows], decoding)
+        def work(rows: Sequence[int]) -> Work:
+            return Work([prompts[i] for i in rows], [seeds[i] for i in rows], decoding)
 
         lengths, form = [len(p) for p in prompts], (_pack_generation, _unpack_generation)
-        return self._run(keys, lengths, keys, self.generate_batch, ask, form, advance)
+        return self._run(keys, lengths, keys, self.generate_batch, work, form, advance)
 
     def score(self, examples: Sequence[Example], tasks: Sequence[str], advance: Advance) -> list[np.ndarray | None]:
         """Log-probabilities (nats) of every completion token of every example, in order; equal examples are one request.
@@ -162,11 +144,11 @@ class Runner:
     ) -> list[np.ndarray | None]:
         keys = [_key(self._identity, kind, e.prompt, e.completion) for e in examples]
 
-        def ask(rows: Sequence[int]) -> list[np.ndarray]:
-            return self.engine.score([examples[i].prompt for i in rows], [examples[i].completion for i in rows])
+        def work(rows: Sequence[int]) -> Work:
+            return Work([examples[i].prompt for i in rows], completions=[examples[i].completion for i in rows])
 
         lengths = [len(e) for e in examples]
-        return self._run(keys, lengths, groups, size, ask, (_pack_logprobs, _unpack_logprobs), advance)
+        return self._run(keys, lengths, groups, size, work, (_pack_logprobs, _unpack_logprobs), advance)
 
     def _run(
         self,
@@ -174,7 +156,7 @@ class Runner:
         lengths: Sequence[int],
         groups: Sequence[Hashable],
         size: int,
-        ask: Callable[[Sequence[int]], list[Answer]],
+        work: Callable[[Sequence[int]], Work],
         form: tuple[Callable[[Answer], Any], Callable[[Any], Answer]],
         advance: Advance,
     ) -> list[Answer | None]:
@@ -184,14 +166,23 @@ class Runner:
         failed_before = self.tally.failed
         self.tally.requests += len(unique)
         advance(len(keys) - len(unique))
+        open_batches = []
         for batch in plan_batches([lengths[i] for i in unique], [groups[i] for i in unique], size):
             rows = [unique[i] for i in batch]
             missing = [i for i in rows if keys[i] not in self.journal]
             advance(len(rows) - len(missing))
             if missing:
-                made = self._ask(missing, ask)
-                self.journal.add({keys[i]: pack(one) for i, one in zip(missing, made, strict=True) if one is not None})
-                advance(len(missing))
+                open_batches.append(missing)
+        for number, reply in self.workers.run([work(rows) for rows in open_batches]):
+            rows, tally = open_batches[number], self.tally
+            done = {keys[i]: one for i, one in zip(rows, reply.answers, strict=True) if one is not None}
+            self.journal.add({key: pack(one) for key, one in done.items()})
+            tally.calls += reply.calls
+            tally.asked += len(rows)
+            tally.failed += len(rows) - len(done)
+            tally.tokens += sum(len(one.ids) if isinstance(one, Generation) else len(one) for one in done.values())
+            tally.last_failure = reply.failure or tally.last_failure
+            advance(len(rows))
         failed = self.tally.failed - failed_before
         if failed > self.max_failed * len(unique):
             raise EngineError(
@@ -199,27 +190,6 @@ class Runner:
                 f"{self.tally.last_failure}. What was answered is kept: mend the cause, run again, and only these are asked"
             )
         return [unpack(self.journal[key]) if key in self.journal else None for key in keys]
-
-    def _ask(self, rows: Sequence[int], ask: Callable[[Sequence[int]], list[Answer]]) -> list[Answer | None]:
-        """Answers of `rows`, None for those that failed: halved on an EngineError, down to single requests."""
-        attempts = self.retry.attempts if len(rows) == 1 else 1
-        for attempt in range(attempts):
-            self.tally.calls += 1
-            try:
-                made = ask(rows)
-            except EngineError as error:
-                self.tally.last_failure = str(error)
-                time.sleep(self.retry.pause * 2**attempt)
-                continue
-            self.tally.asked += len(rows)
-            self.tally.tokens += sum(len(one.ids) if isinstance(one, Generation) else len(one) for one in made)
-            return list(made)
-        if len(rows) == 1:
-            self.tally.asked += 1
-            self.tally.failed += 1
-            return [None]
-        half = len(rows) // 2
-        return self._ask(rows[:half], ask) + self._ask(rows[half:], ask)
 
 
 def tell(stage: Stage, *runners: Runner) -> None:

@@ -9,8 +9,9 @@ from moat.engines.base import EngineError
 from moat.journal import Journal
 from moat.noise import SAMPLE, Noise, measure
 from moat.pairs import near_gap
-from moat.rows import Retry, Runner
+from moat.rows import Runner
 from moat.tokens import Example
+from moat.workers import Here, Retry
 
 ALONE = {1: [-1.0, -2.0, -9.0], 2: [-0.5, -9.0], 3: [-4.0, -9.0]}  # log-probabilities; the last is the end token's
 EXAMPLES = [Example([name], list(range(len(values)))) for name, values in ALONE.items()]
@@ -98,7 +99,7 @@ def test_scores_of_other_examples_are_refused():
 
 
 def runner(engine, folder, max_failed=0.0):
-    return Runner(lambda: engine, {}, Journal(folder), 8, 8, max_failed, Retry(1, 0.0))
+    return Runner(Here(lambda: engine, Retry(1, 0.0)), {}, Journal(folder), 8, 8, max_failed)
 
 
 @pytest.mark.trap(6)

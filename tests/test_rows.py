@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from moat.engines.base import Decoding, EngineError, FinishReason, Generation
 from moat.journal import Journal
-from moat.rows import Retry, Runner, answered, plan_batches
+from moat.rows import Runner, answered, plan_batches
 from moat.tokens import Example
+from moat.workers import Here, Retry
 
 ROWS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), max_size=40)
 PROMPTS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=20)
@@ -40,9 +41,8 @@ class FakeEngine:
 
 def runner(engine, folder, size=4, identity="model", max_failed=0.0, attempts=2):
     """A runner over the journal in `folder`."""
-    return Runner(
-        lambda: engine, {"model": identity}, Journal(Path(folder)), size, size, max_failed, Retry(attempts, pause=0.0)
-    )
+    here = Here(lambda: engine, Retry(attempts, pause=0.0))
+    return Runner(here, {"model": identity}, Journal(Path(folder)), size, size, max_failed)
 
 
 def generate(engine, prompts, seeds, decoding, size, advance):
@@ -200,7 +200,7 @@ def test_what_was_answered_is_not_asked_again(tmp_path):
     first, second = FakeEngine(), FakeEngine()
     told = runner(first, tmp_path).generate(TEN, range(10), SAMPLED, lambda n: None)
     again = runner(second, tmp_path)
-    again.load = lambda: pytest.fail("the engine was opened")
+    again.workers.load = lambda: pytest.fail("the engine was opened")
     assert again.generate(TEN, range(10), SAMPLED, lambda n: None) == told
     assert (again.tally.requests, again.tally.asked) == (10, 0)
 
@@ -271,7 +271,7 @@ def test_a_dropped_engine_is_gone_and_opened_again_when_needed(tmp_path):
         return engine
 
     run = runner(None, tmp_path)
-    run.load = load
+    run.workers.load = load
     gc.disable()
     try:
         told = run.generate(TEN[:5], range(5), SAMPLED, lambda n: None)
