@@ -59,7 +59,11 @@ class Machine(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: int = Field(default=1, ge=1)
-    processes: Literal[1] = 1
+    processes: int = Field(default=1, ge=1)
+    strategy: Literal["plain", "ddp", "fsdp", "zero2", "zero3"] = "plain"
+    offload: bool = False
+    gradient_checkpointing: bool = False
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     generate_batch: int = Field(default=256, ge=1)
     score_batch: int = Field(default=256, ge=1)
     micro_batch: int | None = Field(default=None, ge=1)
@@ -73,6 +77,17 @@ class Machine(Section):
         for role in ("critic", "reader"):
             if role in self.engines and self.engines[role].score:
                 raise ValueError(f"engines.{role}.score: nothing of a {role} is scored; remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _trains_as_it_can(self) -> Self:
+        if self.strategy == "plain" and self.processes > 1:
+            raise ValueError(
+                f"strategy: plain is one process, and processes is {self.processes}: set strategy to ddp (the whole model in "
+                "every process), fsdp, zero2 or zero3 (shared out)"
+            )
+        if self.offload and self.strategy in ("plain", "ddp"):
+            raise ValueError(f"offload: strategy {self.strategy} keeps all on the device; set strategy to fsdp, zero2 or zero3")
         return self
 
     def role(self, role: Role | None) -> RoleEngine:

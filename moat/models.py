@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import is_flash_attn_2_available
 
 from moat.engines.base import EngineError
 from moat.engines.hf import HFEngine
@@ -38,13 +39,30 @@ TOKENIZER_FILES = (
 
 
 def device_and_dtype(machine: Machine) -> tuple[str, str]:
-    """Resolve `auto`: the GPU in bfloat16 if there is one, else the CPU in float32. Raises ValueError without a GPU."""
+    """Resolve `auto`: the GPU in bfloat16 if there is one, else the CPU in float32.
+
+    Raises OSError where there is no such GPU, or it has no bfloat16.
+    """
     gpu = torch.cuda.is_available()
     if machine.device == "cuda" and not gpu:
         raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
     device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
     dtype = ("float32" if device == "cpu" else "bfloat16") if machine.dtype == "auto" else machine.dtype
+    if device == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise OSError("this GPU has no bfloat16 (it came with Ampere): set `dtype: float32` in machine.yaml")
     return device, dtype
+
+
+def attention(machine: Machine) -> str:
+    """How attention is computed. Raises OSError where flash attention cannot be, with what to set."""
+    if machine.attention == "flash_attention_2":
+        device, dtype = device_and_dtype(machine)
+        instead = "set `attention: auto`"
+        if device == "cpu" or dtype == "float32":
+            raise OSError(f"machine.yaml says attention: flash_attention_2, which is not for {dtype} on {device}: {instead}")
+        if not is_flash_attn_2_available():
+            raise OSError(f"machine.yaml says attention: flash_attention_2; `pip install flash-attn`, or {instead}")
+    return machine.attention
 
 
 def set_up(machine: Machine) -> None:
@@ -61,9 +79,10 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     device, dtype = device_and_dtype(machine)
+    own: dict[str, Any] = {} if machine.attention == "auto" else {"attn_implementation": attention(machine)}
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=getattr(torch, dtype), local_files_only=True
+            path, dtype=getattr(torch, dtype), local_files_only=True, **own
         )
     except Exception as error:
         raise OSError(f"the model in {path} cannot be loaded ({error}): delete it, then `dvc checkout`") from error
@@ -222,6 +241,7 @@ def engine_facts(machine: Machine) -> dict[str, Any]:
         "engine": machine.engine,
         "device": device,
         "dtype": dtype,
+        **({} if machine.attention == "auto" else {"attention": machine.attention}),
         "versions": versions("torch", "transformers", "tokenizers"),
     }
 
