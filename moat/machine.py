@@ -18,10 +18,30 @@ MACHINE = "machine.yaml"
 Role = Literal["planner", "grounder", "critic", "reader"]
 
 
-class RoleEngine(Section):
-    """What one role asks: a model in this process (hf), or an OpenAI-compatible server. It never holds a key."""
+class VLLM(Section):
+    """How the vllm engine is opened; see machine.example.yaml."""
 
-    engine: Literal["hf", "openai"]
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share one model.")
+    memory: float = Field(default=0.9, gt=0, le=1, description="Share of the device's memory that one engine takes.")
+    longest: int | None = Field(default=None, ge=2, description="Tokens of a prompt with its answer; null: what is needed.")
+    eager: bool = Field(default=False, description="No CUDA graphs: starts sooner, generates more slowly.")
+    score: bool = Field(default=False, description="Whether it scores too; else hf does.")
+    tolerance: float = Field(default=0.01, gt=0, description="Nats by which its scores may differ from hf's.")
+
+
+class RoleEngine(Section):
+    """What one role asks: a model in processes of this project (hf, vllm), or an OpenAI-compatible server.
+
+    What is null is as it is for the whole machine. It never holds a key.
+    """
+
+    engine: Literal["hf", "vllm", "openai"]
+    copies: int | None = Field(default=None, ge=1, description="Engines side by side.")
+    tensor_parallel: int | None = Field(default=None, ge=1)
+    memory: float | None = Field(default=None, gt=0, le=1)
+    longest: int | None = Field(default=None, ge=2)
+    eager: bool | None = None
+    tolerance: float | None = Field(default=None, gt=0)
     url: str = Field(default="", pattern=r"^$|^https?://[^\s/?#@]+(/[^\s?#@]*)?$", description="Address, without /v1.")
     model: str = Field(
         default="", description="The name that the server serves it under; empty: as params or the stage name it."
@@ -31,14 +51,17 @@ class RoleEngine(Section):
     concurrency: int = Field(default=16, ge=1, description="Requests at once.")
     timeout: float = Field(default=600, gt=0, description="Seconds that one request may take.")
     attempts: int = Field(default=5, ge=1, description="Tries of one request.")
-    score: bool = Field(default=False, description="Whether it scores too, by vLLM's prompt_logprobs.")
+    score: bool | None = Field(
+        default=None, description="vllm and openai: whether it scores too, by vLLM's prompt_logprobs."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.engine == "hf":
-            extra = sorted(self.model_fields_set - {"engine"})
-            if extra:
-                raise ValueError(f"{', '.join(extra)}: for engine openai alone; engine hf runs in this process")
+        known = {"engine", *KEYS[self.engine]}
+        for key in sorted(self.model_fields_set - known):
+            takers = [name for name, keys in KEYS.items() if key in keys]
+            raise ValueError(f"{key}: for engine {' and '.join(takers)} alone, not for {self.engine}")
+        if self.engine != "openai":
             return self
         if not self.url:
             raise ValueError("url: missing; engine openai asks a server, such as http://127.0.0.1:8000")
@@ -48,14 +71,30 @@ class RoleEngine(Section):
             raise ValueError("key_env, key_file: set one of them")
         return self
 
+    @property
+    def vllm(self) -> VLLM:
+        """How its vllm engine is opened."""
+        own = {name: getattr(self, name) for name in VLLM.model_fields}
+        return VLLM(**{name: value for name, value in own.items() if value is not None})
+
+
+# Which keys of a role each engine takes, besides `engine`.
+KEYS: dict[str, tuple[str, ...]] = {
+    "hf": ("copies",),
+    "vllm": ("copies", *VLLM.model_fields),
+    "openai": ("url", "model", "key_env", "key_file", "concurrency", "timeout", "attempts", "score"),
+}
+
 
 class Machine(Section):
     """Settings of this computer; see machine.example.yaml for a sentence on each."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # a key in the wrong place must not get into a log
 
-    engine: Literal["hf"] = "hf"
+    engine: Literal["hf", "vllm"] = "hf"
     engines: dict[Role, RoleEngine] = Field(default_factory=dict)
+    copies: int = Field(default=1, ge=1)
+    vllm: VLLM = Field(default_factory=VLLM)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: int = Field(default=1, ge=1)
@@ -91,8 +130,12 @@ class Machine(Section):
         return self
 
     def role(self, role: Role | None) -> RoleEngine:
-        """What `role` asks; no role, or one that `engines` does not name: a model in this process."""
-        return self.engines[role] if role in self.engines else RoleEngine(engine=self.engine)
+        """What `role` asks, complete: what it does not say for itself is the machine's. No role: hf."""
+        own = self.engines[role] if role in self.engines else RoleEngine(engine=self.engine if role else "hf")
+        whole = {"copies": self.copies} | dict(self.vllm)
+        return own.model_copy(
+            update={key: whole[key] for key in whole if key in KEYS[own.engine] and getattr(own, key) is None}
+        )
 
 
 def load(root: Path) -> Machine:

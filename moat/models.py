@@ -14,9 +14,10 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import is_flash_attn_2_available
 
-from moat.engines.base import EngineError
+from moat.engines.base import Engine, EngineError
 from moat.engines.hf import HFEngine
 from moat.engines.openai import Address, OpenAIEngine, no_scores
+from moat.engines.spec import Spec
 from moat.layout import BASE_MODEL, CARD
 from moat.machine import MACHINE, Machine, Role, RoleEngine
 from moat.params import ParamsError
@@ -116,12 +117,30 @@ def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_
         write_card(temporary, facts)
 
 
-def open_engine(path: Path, machine: Machine) -> HFEngine:
+def open_hf(spec: Spec) -> HFEngine:
     """A model folder, ready to generate and to score. Raises as `load` and `load_tokenizer` do."""
-    set_up(machine)
-    tokenizer = load_tokenizer(path)
+    set_up(spec.machine)
+    tokenizer = load_tokenizer(spec.model)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return HFEngine(load(path, machine).eval(), pad, tokenizer.eos_token_id)
+    return HFEngine(load(spec.model, spec.machine).eval(), pad, tokenizer.eos_token_id)
+
+
+def open_engine(spec: Spec) -> Engine:
+    """The engine of a stage that asks in its own process. Raises as `Spec.open` does."""
+    return spec.open()
+
+
+def engine_spec(root: Path, path: Path, machine: Machine, own: RoleEngine) -> Spec:
+    """What opens a model folder for a role, the machine's `auto` resolved."""
+    device, dtype = device_and_dtype(machine)
+    resolved = machine.model_copy(update={"device": device, "dtype": dtype})
+    return Spec(
+        "vllm" if own.engine == "vllm" else "hf",
+        (root / path).absolute(),
+        (root / BASE_MODEL).absolute(),
+        resolved,
+        own.vllm,
+    )
 
 
 def runner(
@@ -147,9 +166,9 @@ def runner(
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
-    facts = engine_facts(machine)
+    facts, spec = engine_facts(machine), engine_spec(stage.root, path, machine, machine.role(role))
     return Runner(
-        workers=Here(lambda: open_engine(path, machine), Retry(machine.retry)),
+        workers=Here(lambda: open_engine(spec), Retry(machine.retry)),
         identity=facts | {"model": stage.hash_of(path, without=CARD)},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
@@ -173,7 +192,7 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
         return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
 
     engine = OpenAIEngine(
-        address, encode, tokenizer.eos_token_id, tokenizer.eos_token, score=own.score, logprobs=role == "planner"
+        address, encode, tokenizer.eos_token_id, tokenizer.eos_token, score=bool(own.score), logprobs=role == "planner"
     )
     whole = role in ("planner", "grounder")
     weights = Path(engine.told.folder or "")

@@ -47,8 +47,8 @@ def place(tmp_path, monkeypatch, root, tokenizer):
         (layout.model(role, "1") / "config.json").write_text(role)
     opened, engines, asked = [], [], []
 
-    def open_engine(path, machine):
-        role = path.parent.name
+    def open_engine(spec):
+        role = spec.model.parent.name
         opened.append((role, [name for name, engine in engines if engine() is not None]))
         engine = Engine(tokenizer, role, asked)
         engines.append((role, weakref.ref(engine)))
