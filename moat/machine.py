@@ -108,6 +108,7 @@ class Machine(Section):
     micro_batch: int | None = Field(default=None, ge=1)
     retry: int = Field(default=3, ge=1)
     checkpoint: int = Field(default=600, ge=0)
+    device_memory: float | None = Field(default=None, gt=0, description="GiB of one device; null: what there is.")
     webshop: str = Field(default="", pattern="^$|^https?://")
     scratch: str = Field(default=".scratch", min_length=1)
 
