@@ -1,7 +1,7 @@
 """What a model is made of, for counting without loading it: a config.json's numbers, of a folder or known by name.
 
-Decoders of Llama's kind: embeddings, layers of attention (grouped or not) and a gated feed-forward part, RMS norms, an output
-layer that may share the embeddings. Llama, Mistral and Qwen2 are such (Qwen2 with a bias on query, key and value).
+Decoders of Llama's kind: embeddings, layers of attention (grouped or not) and a gated feed-forward part, RMS norms, an
+output layer that may share the embeddings. Llama, Mistral and Qwen2 are such (Qwen2 with a bias on query, key and value).
 """
 
 from __future__ import annotations

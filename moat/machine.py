@@ -127,7 +127,9 @@ class Machine(Section):
                 "every process), fsdp, zero2 or zero3 (shared out)"
             )
         if self.offload and self.strategy in ("plain", "ddp"):
-            raise ValueError(f"offload: strategy {self.strategy} keeps all on the device; set strategy to fsdp, zero2 or zero3")
+            raise ValueError(
+                f"offload: strategy {self.strategy} keeps all on the device; set strategy to fsdp, zero2 or zero3"
+            )
         return self
 
     def role(self, role: Role | None) -> RoleEngine:
@@ -144,6 +146,11 @@ def load(root: Path) -> Machine:
     path = root / MACHINE
     if not path.exists() and not path.is_symlink():  # what is there and cannot be read is a fault, and no default
         return Machine()
+    return read(path)
+
+
+def read(path: Path) -> Machine:
+    """Read a file like machine.yaml. Raises ParamsError naming the key."""
     raw = parse(read_text(path), path)
     return check({} if raw is None else raw, Machine, path)  # all lines may be comments
 
