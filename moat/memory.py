@@ -119,7 +119,8 @@ def activations(arch: Architecture, how: Training) -> int:
     attention = size * (2 * arch.query + 2 * arch.kv)
     if how.eager:
         attention += arch.heads * how.length * (4 + 2 * size)
-    adapters = size * sum(rows for rows, _ in arch.matrices()) if how.rank else 0  # their inputs, in their own dtype
+    # their input once more, as autocast turns it from and to float32
+    adapters = size * sum(rows for rows, _ in arch.matrices()) if how.rank and size < 4 else 0
     token = norms + attention + size * 4 * arch.intermediate + adapters
     layers = arch.layers * stream * arch.hidden + token if how.checkpointing else arch.layers * token
     return how.rows * how.length * layers

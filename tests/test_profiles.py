@@ -1,4 +1,4 @@
-"""The profiles as far as they can be tried without their weights: settings, pipeline, prompts, memory, a small model of the kind."""
+"""The profiles, as far as they can be tried without their weights: settings, pipeline, prompts, memory, a small model."""
 
 import contextlib
 import json
@@ -66,7 +66,7 @@ for stage in Repo().index.stages:
 
 @pytest.fixture(scope="module")
 def dvc_under(tmp_path_factory):
-    """Runs dvc under a profile's settings, in a checkout where every output is there as an empty file: a dry run needs that."""
+    """Runs dvc under a profile's settings. A dry run needs every output: in this checkout they are there as empty files."""
     place = tmp_path_factory.mktemp("dry")
     for folder in ("moat", "stages", "profiles"):
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -185,8 +185,9 @@ def small_config(name, tokenizer):
 
 
 def small(own, folder):
-    """The profile with the tiny profile's stories, few of them, one round, short answers, `folder` as the base model, and the
-    executor as critic: a judge that can judge would be as large as it is.
+    """The profile with few of tiny's stories, one round, short answers, `folder` as the base model, the executor as critic.
+
+    A judge that can judge is no small model.
     """
     raw = own.model_dump(exclude_unset=True)
     stories = profile("tiny").prepare.model_dump(exclude_unset=True)["sources"]
