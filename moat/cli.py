@@ -36,6 +36,8 @@ Examples:
 
     moat export planner --out ../planner
 
+    moat plan --profile paper_llama2_7b -S sample.k=5
+
     moat calibrate-critic --kind executor
 """
 
@@ -201,6 +203,45 @@ def export(
     console().print(f"models/{role}/{key} ({kind.value}) → {escape(str(out))}", soft_wrap=True)
 
 
+@app.command("plan")
+def plan_run(
+    profile: Annotated[str, typer.Option(help="A file of profiles/, without .yaml; by default params.yaml.")] = "",
+    change: Annotated[
+        list[str] | None, typer.Option("-S", "--set-param", help="A setting to change, as sample.k=5; may be repeated.")
+    ] = None,
+    machine: Annotated[Path | None, typer.Option(help="A file like machine.yaml; by default that, if there is one.")] = None,
+    peak: Annotated[float | None, typer.Option(min=0.001, help="TFLOP/s of a device, in place of the assumed.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(min=0.1, help="GB/s that a device reads its memory with.")] = None,
+    reached: Annotated[float | None, typer.Option(min=0.01, max=1, help="Share of both that work reaches.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Say what a setting will cost on a machine, before it is run: rows, requests, tokens, memory, hours, sizes.
+
+    Exit status 1 when something does not fit into a device's memory, or cannot be planned.
+
+    Example: `moat plan --profile paper_llama2_7b --machine machines/8x80gb.yaml -S sample.k=5`
+    """
+    from moat import machine as machines
+    from moat import params, planning, profiles
+    from moat.architectures import ArchitectureError
+
+    with faults(ArchitectureError, planning.PlanError):
+        root = project()
+        path = profiles.path_of(root, profile) if profile else root / params.PARAMS
+        raw = planning.override(profiles.plain(path), change or [], path)
+        settings = params.check(raw, params.Params, path)
+        here = machines.load(root) if machine is None else machines.read(machine)
+        made = planning.plan(settings, here, root, profile or params.PARAMS, peak=peak, bandwidth=bandwidth, share=reached)
+    if json:
+        print_json(planning.to_json(made))
+    else:
+        from moat.plan_page import show
+
+        show(made, console())
+    if made.fits is False or made.warnings:
+        raise typer.Exit(1)
+
+
 @profile.command("list")
 def profile_list() -> None:
     """List the profiles, and mark those whose values params.yaml has.
@@ -240,6 +281,74 @@ def profile_use(name: Annotated[str, typer.Argument(help="A file of profiles/, w
         else f"{PARAMS} had the values of {escape(name)} already",
         soft_wrap=True,
     )
+
+
+@profile.command("show")
+def profile_show(
+    name: Annotated[
+        str, typer.Argument(help="A file of profiles/, without .yaml; by default the one params.yaml has.")
+    ] = "",
+) -> None:
+    """Print a profile with its comments; without a name, say which one params.yaml has, and what differs from it.
+
+    Example: `moat profile show paper_llama2_7b`
+    """
+    from moat import profiles
+    from moat.params import PARAMS, read_text
+
+    with faults():
+        root = project()
+        if name:
+            typer.echo(read_text(profiles.path_of(root, name)), nl=False)
+            return
+        current = profiles.plain(root / PARAMS)
+        found = {
+            one: profiles.differences(current, profiles.plain(profiles.path_of(root, one))) for one in profiles.names(root)
+        }
+    if not found:
+        raise typer.Exit(1)
+    near = min(found, key=lambda one: len(found[one]))
+    if not found[near]:
+        typer.echo(f"{PARAMS} has the values of {near}")
+        return
+    typer.echo(f"{PARAMS} has the values of no profile; nearest to {near}, but for")
+    _tell_differences(found[near], PARAMS, near)
+
+
+@profile.command("diff")
+def profile_diff(
+    one: Annotated[str, typer.Argument(help="A file of profiles/, without .yaml.")],
+    other: Annotated[str, typer.Argument(help="Another; by default params.yaml.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
+) -> None:
+    """Print the settings in which a profile and another (or params.yaml) differ; exit status 1 when there are any.
+
+    Example: `moat profile diff paper_llama2_7b paper_mistral_7b`
+    """
+    from moat import profiles
+    from moat.params import PARAMS
+
+    with faults():
+        root = project()
+        second = profiles.path_of(root, other) if other else root / PARAMS
+        found = profiles.differences(profiles.plain(profiles.path_of(root, one)), profiles.plain(second))
+    if json:
+        print_json({key: list(pair) for key, pair in found.items()})
+    elif found:
+        _tell_differences(found, one, other or PARAMS)
+    else:
+        typer.echo(f"{one} and {other or PARAMS} have the same values")
+    if found:
+        raise typer.Exit(1)
+
+
+def _tell_differences(found: Mapping[str, tuple[object, object]], one: str, other: str) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("key", one, other):
+        table.add_column(name)
+    for key, pair in found.items():
+        table.add_row(key, *(escape(value if isinstance(value, str) else repr(value)) for value in pair))
+    console().print(table)
 
 
 @app.command("exec")

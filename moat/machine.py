@@ -135,6 +135,7 @@ class Machine(Section):
     micro_batch: int | None = Field(default=None, ge=1)
     retry: int = Field(default=3, ge=1)
     checkpoint: int = Field(default=600, ge=0)
+    device_memory: float | None = Field(default=None, gt=0, description="GiB of one device; null: what there is.")
     webshop: str = Field(default="", pattern="^$|^https?://")
     scratch: str = Field(default=".scratch", min_length=1)
 
@@ -178,6 +179,11 @@ def load(root: Path) -> Machine:
     path = root / MACHINE
     if not path.exists() and not path.is_symlink():  # what is there and cannot be read is a fault, and no default
         return Machine()
+    return read(path)
+
+
+def read(path: Path) -> Machine:
+    """Read a file like machine.yaml. Raises ParamsError naming the key."""
     raw = parse(read_text(path), path)
     return check({} if raw is None else raw, Machine, path)  # all lines may be comments
 

@@ -50,8 +50,8 @@ TOKENIZER_FILES = (
 def device_and_dtype(machine: Machine, gpu: bool | None = None) -> tuple[str, str]:
     """Resolve `auto`: the GPU if there is one, in bfloat16 if it has that, else the CPU, in float32.
 
-    `gpu` says whether there is one where the model will be, by default here. Raises OSError where there is no such GPU, or it
-    has no bfloat16.
+    `gpu` says whether there is one where the model will be, by default here. Raises OSError where there is no such GPU, or
+    it has no bfloat16.
     """
     elsewhere = gpu is not None
     if gpu is None:
