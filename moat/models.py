@@ -115,8 +115,10 @@ def load(path: Path, machine: Machine) -> PreTrainedModel:
     """
     if adapters.kind_of(path) is Kind.WHOLE:
         return load_whole(path, machine)
+    import torch
+
     model = adapters.load(load_whole(BASE_MODEL, machine), path)
-    return adapters.merged(model) if model.dtype.itemsize == 4 else model
+    return adapters.merged(model) if model.dtype == torch.float32 else model
 
 
 def load_for_training(start: Path, machine: Machine, lora: Lora, seed: int) -> PreTrainedModel:

@@ -175,7 +175,7 @@ def test_another_machine_or_another_model_is_not_measured(project):
 
 
 def test_the_process_that_holds_the_rows_takes_what_is_foreseen(tmp_path):
-    """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once: tracemalloc, within a third."""
+    """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once: within a third of it."""
     from random import Random
 
     from moat.engines.base import Decoding, FinishReason, Generation
