@@ -320,6 +320,7 @@ def runner(
     own = machine.role(role)
     if own.engine == "openai" and role is not None:
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
+    identity = adapters.identity(path, stage.hash_of)
     check_folder(path)
     engine: Literal["hf", "vllm"] = "vllm" if own.engine == "vllm" and (own.score or not scores) else "hf"
     facts = engine_facts(machine, engine, actors_gpu(machine))
@@ -341,7 +342,7 @@ def runner(
     workers.start()
     return Runner(
         workers=workers,
-        identity=facts | {"model": adapters.identity(path, stage.hash_of)},
+        identity=facts | {"model": identity},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,

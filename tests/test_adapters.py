@@ -20,6 +20,7 @@ from moat import adapters, layout, models, params, training
 from moat.adapters import AdapterError, Kind
 from moat.base_models import scratch_model
 from moat.engines.base import Decoding
+from moat.engines.spec import Spec
 from moat.machine import Machine
 from moat.params import Align, Lora, Sft
 from moat.provenance import content_hash
@@ -288,8 +289,7 @@ def test_merging_changes_float32_by_rounding_alone(train, rows):
 def test_an_adapter_stays_beside_coarse_weights(train, pair):
     """bfloat16's step near 1 is 2^-8, so merging would swallow small updates: generation and scores come from both."""
     train(ONE)
-    engine = models.open_engine(ONE, machine("bfloat16"))
-    exact = models.open_engine(ONE, machine())
+    engine, exact = (models.open_hf(Spec("hf", ONE, BASE, machine(dtype))) for dtype in ("bfloat16", "float32"))
     assert {weight.dtype for weight in factors(engine.model).values()} == {torch.float32}
     chosen = pair[0]
     prompts, completions = [row.prompt for row in chosen], [row.completion for row in chosen]
