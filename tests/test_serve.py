@@ -73,7 +73,16 @@ def url(place):
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]  # as `vllm serve` does
     command += ["--model", "models/planner/0"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--api-key", KEY]
-    command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "32"]
+    command += [
+        "--dtype",
+        "float32",
+        "--enforce-eager",
+        "--max-model-len",
+        "256",
+        "--max-num-seqs",
+        "32",
+        "--no-enable-chunked-prefill",
+    ]
     command += ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", "tuned=adapter"]
     command += ["--lora-target-modules", "q_proj", "v_proj"]
     own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
