@@ -408,10 +408,10 @@ def cluster(tmp_path_factory):
         time.sleep(0.1)
     yield f"127.0.0.1:{port}", f"ray://127.0.0.1:{client}"
     processes = family(head)
-    head.terminate()
-    if not gone(processes):
-        for process in filter(lives, processes):
-            process.kill()
+    for process in filter(lives, processes):
+        process.kill()
+    head.wait(LONG)
+    assert gone(processes)
     shutil.rmtree(folder, ignore_errors=True)
 
 
