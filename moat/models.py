@@ -101,16 +101,23 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model folder. Raises FileNotFoundError or OSError when it is missing or damaged."""
     if not (path / "tokenizer_config.json").is_file():
         raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        tokenizer: PreTrainedTokenizerBase = _tokenizer_class(path).from_pretrained(path, local_files_only=True)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise OSError(
             f"the tokenizer in {path} cannot be loaded ({said}): delete the folder, then `dvc checkout`"
         ) from error
     return tokenizer
+
+
+def _tokenizer_class(path: Path) -> Any:
+    """What loads a folder's tokenizer: AutoTokenizer, or at once what it would choose; its own imports take seconds."""
+    import transformers
+
+    said = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    plain = said.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in said
+    return transformers.TokenizersBackend if plain else transformers.AutoTokenizer
 
 
 def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_from: Path = BASE_MODEL) -> None:

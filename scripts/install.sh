@@ -14,9 +14,12 @@ extras=$(IFS=,; echo "$*")
 stamp=.venv/.installed
 want="$(cat pyproject.toml constraints.txt scripts/install.sh | sha256sum | cut -d' ' -f1) ${extras}"
 have=$(cat "$stamp" 2>/dev/null || true)
-# A venv that already holds these extras (or more) is left alone
-if [ "${have%% *}" = "${want%% *}" ] && [[ ",${have#* }," == *",${extras},"* || -z "$extras" ]]; then exit 0; fi
-[ -n "$have" ] && [ "${have%% *}" = "${want%% *}" ] && extras=$(echo "${have#* },${extras}" | sed 's/^,//')
+if [ -n "$have" ] && [ "${have%% *}" = "${want%% *}" ]; then
+  missing=
+  for extra in "$@"; do [[ ",${have#* }," == *",$extra,"* ]] || missing=yes; done
+  [ -n "$missing" ] || exit 0 # a venv that already holds these extras (or more) is left alone
+  extras=$(echo "${have#* },${extras}" | tr ',' '\n' | sed '/^$/d' | sort -u | paste -sd, -)
+fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 echo "installing into .venv (a few minutes)"

@@ -12,7 +12,6 @@ where it can be asked (Linux).
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
@@ -234,10 +233,8 @@ def main() -> None:
     try:
         spec, retry = line.recv()
         own = Here(spec.open, retry)
-        if spec.engine == "vllm":
-            own.engine()  # which takes a minute
-        else:
-            importlib.import_module("moat.engines.hf")  # the model is opened when it is asked, for it takes memory
+        if spec.prepare():
+            own.engine()
         line.send(("ready", None))
         while True:
             ((_, reply),) = own.run([line.recv()])

@@ -45,8 +45,8 @@ class Compared:
 
     def _compare(self, works: Sequence[Work]) -> None:
         rows = [(prompt, own) for work in works for prompt, own in zip(work.prompts, work.completions, strict=True)]
-        step = max(1, len(rows) // SAMPLE)
-        some = rows[step // 2 :: step][:SAMPLE]
+        n = min(SAMPLE, len(rows))  # of every length, for batches are planned by it
+        some = [rows[i * (len(rows) - 1) // max(1, n - 1)] for i in range(n)]
         sample = Work([prompt for prompt, _ in some], completions=[own for _, own in some])
         self.workers.close()
         ((_, theirs),) = self.reference.run([sample])

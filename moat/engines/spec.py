@@ -6,6 +6,7 @@ child process (`moat.engines.child`), in an actor on another machine that sees t
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,14 @@ class Spec:
     base: Path
     machine: Machine
     vllm: VLLM = field(default_factory=VLLM)
+
+    def prepare(self) -> bool:
+        """Import what opening needs. True: open it before it is asked, for it takes a minute (vllm).
+
+        A model of hf is there in seconds, and takes memory which until then is another's.
+        """
+        importlib.import_module(f"moat.engines.{self.engine}")
+        return self.engine == "vllm"
 
     def open(self) -> Engine:
         """Load the model. Raises OSError for a folder that is missing or torn, EngineError for what another try may mend."""

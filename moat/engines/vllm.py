@@ -54,7 +54,7 @@ class VLLMEngine:
         if (spec.model / "adapter_config.json").is_file():
             folder = spec.base
             self._adapter = LoRARequest(spec.model.name, 1, str(spec.model))
-            more |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(spec)}
+            more |= {"enable_lora": True, "max_loras": 1, **_adapter(spec.model)}
         if machine.device == "cpu":
             more |= {"kv_cache_memory_bytes": CPU_CACHE, "enforce_eager": True}
         else:
@@ -164,13 +164,17 @@ def _longest(folder: Path, wanted: int | None) -> int | None:
     return None if wanted is None or (own is not None and wanted + 1 > own) else wanted + 1
 
 
-def _rank(spec: Spec) -> int:
-    """The smallest rank that vLLM can be opened for and the adapter fits into."""
+def _adapter(folder: Path) -> dict[str, Any]:
+    """How vLLM has to be opened for an adapter: the smallest rank that it fits into, and the layers that it changes.
+
+    Were the layers not named, it would wrap the output layer too, and then cannot score (on a CPU it fails).
+    """
     from vllm.config.lora import MaxLoRARanks
 
-    config = json.loads((spec.model / "adapter_config.json").read_text(encoding="utf-8"))
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     rank = max([config["r"], *(config.get("rank_pattern") or {}).values()])
-    fits = [one for one in get_args(MaxLoRARanks) if one >= rank]
-    if not fits:
-        raise EngineError(f"the adapter in {spec.model} has rank {rank}, more than vllm takes: `moat export` merges it")
-    return int(min(fits))
+    ranks = [one for one in get_args(MaxLoRARanks) if one >= rank]
+    if not ranks:
+        raise EngineError(f"the adapter in {folder} has rank {rank}, more than vllm takes: `moat export` merges it")
+    layers = config["target_modules"]
+    return {"max_lora_rank": min(ranks)} | ({"lora_target_modules": layers} if isinstance(layers, list) else {})
