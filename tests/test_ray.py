@@ -335,7 +335,7 @@ class Sampling:
 
 def test_a_stage_on_two_actors_ends_with_the_same_bytes(make_checkout, tmp_path):
     """Killed with SIGKILL, then by Ctrl-C, it leaves no process behind, and goes on where it stopped. It prints no more."""
-    small = {"sample.k": 30, "sample.max_new_tokens": 40, "limits.min_distinct": 0}
+    small = {"sample.k": 16, "sample.max_new_tokens": 30, "limits.min_distinct": 0}
     make_checkout(tmp_path, small | {"limits.min_diversity": 0.0, "limits.min_length_ratio": 0.0})
     for folder in ("moat", "stages"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -408,10 +408,10 @@ def cluster(tmp_path_factory):
         time.sleep(0.1)
     yield f"127.0.0.1:{port}", f"ray://127.0.0.1:{client}"
     processes = family(head)
-    head.terminate()
-    if not gone(processes):
-        for process in filter(lives, processes):
-            process.kill()
+    for process in filter(lives, processes):
+        process.kill()
+    head.wait(LONG)
+    assert gone(processes)
     shutil.rmtree(folder, ignore_errors=True)
 
 
