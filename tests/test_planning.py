@@ -14,6 +14,7 @@ from moat.cli import app
 from moat.machine import Machine
 from moat.memory import GIB
 from moat.params import ParamsError
+from moat.seeds import content_id
 
 ROOT = Path(__file__).resolve().parent.parent
 GPUS = ROOT / "machines" / "8x80gb.yaml"
@@ -105,6 +106,34 @@ def test_adapters_fit_where_the_whole_does_not():
         assert all(use.fits is fits for use in made.uses if use.what == "train_grounder")
 
 
+def uses(name, here):
+    """What takes memory, by name."""
+    return {use.what: use for use in planning.plan(settings(name), here, Path(), "x").uses}
+
+
+def test_an_evaluation_on_one_device_has_both_engines():
+    """vLLM then takes half its share; the grounder, which scores, is hf's unless vLLM may score. Apart, each fits alone."""
+    one = machine.read(ROOT / "machines" / "1x141gb.yaml")
+    both = uses("paper_llama2_7b", one)["evaluate"]
+    assert both.memory.parts["planner"] == pytest.approx(0.45 * 140 * GIB, rel=1e-6)
+    assert both.memory.parts["grounder"] != both.memory.parts["planner"]
+    scoring = one.model_copy(update={"vllm": one.vllm.model_copy(update={"score": True})})
+    both = uses("paper_llama2_7b", scoring)["evaluate"]
+    assert both.memory.parts["grounder"] == both.memory.parts["planner"]
+    assert "score (hf)" not in uses("paper_llama2_7b", scoring)
+    apart = machine.read(GPUS).model_copy(update={"copies": 4})
+    assert "planner" not in uses("paper_llama2_7b", apart)["evaluate"].memory.parts
+
+
+def test_a_judge_in_this_projects_own_processes_takes_memory_here():
+    """32.8 billion parameters in bfloat16; a server's are none of this machine's."""
+    here = machine.read(GPUS)
+    assert "critique (hf)" not in uses("paper_llama2_7b", here)
+    own = uses("paper_llama2_7b", here.model_copy(update={"engine": "hf", "engines": {}}))["critique (hf)"]
+    assert own.memory.parts["weights"] == 2 * 32_763_876_352
+    assert own.fits is False  # beside its cache, in 80 GiB
+
+
 # --- hours --------------------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +165,26 @@ def test_a_server_is_not_counted_as_this_machines(tmp_path):
 
 
 # --- what was measured ------------------------------------------------------------------------------------------------
+
+
+def test_notes_are_read_where_they_are_of_this_machine_and_not_of_the_journal(here):
+    """Seconds and requests of two rounds are added up; another machine's, a half-known run's, a torn note are left out."""
+    own = Machine(device="cpu", threads=2)
+    folder = here / ".scratch" / "runs" / content_id(here.resolve())
+    folder.mkdir(parents=True)
+
+    def note(name, stage, seconds, wanted, asked, machine=own, **arguments):
+        told = {"stage": stage, "arguments": arguments, "seconds": seconds, "machine": machine.model_dump()}
+        told["requests"] = [{"requests": wanted, "asked": asked}]
+        (folder / f"{name}.json").write_text(json.dumps(told))
+
+    note("sample-1", "sample", 30.0, 100, 100, round="1")
+    note("sample-2", "sample", 50.0, 100, 100, round="2")
+    note("score-1", "score", 9.0, 100, 20, round="1")
+    note("ground-1", "ground", 9.0, 100, 100, own.model_copy(update={"threads": 8}), round="1")
+    (folder / "evaluate-1.json").write_text('{"stage": "eval')
+    assert planning.measured(here, own) == {("sample", ""): (80.0, 200.0)}
+    assert planning.measured(here, own.model_copy(update={"retry": 9})) == {("sample", ""): (80.0, 200.0)}
 
 
 @pytest.mark.slow
@@ -174,8 +223,20 @@ def test_another_machine_or_another_model_is_not_measured(project):
     assert {cost.basis for cost in planning.plan(other, here, place, "x").costs} == {"assumed"}
 
 
+def test_the_tables_of_the_default_run_are_foreseen_within_a_factor_of_two():
+    """A round's tables together, by the sizes that dvc.lock records."""
+    lock = params.parse((ROOT / "dvc.lock").read_text(encoding="utf-8"), Path("dvc.lock"))
+    sizes = {out["path"]: out["size"] for stage in lock["stages"].values() for out in stage.get("outs", [])}
+    tables = [
+        table for table in planning.plan(settings("tiny"), Machine(device="cpu"), Path(), "x").tables if table.rows > 2
+    ]
+    names = {table.name for table in tables}
+    held = sum(sizes["data/evals/1.parquet" if name == "evals" else f"data/rounds/1/{name}.parquet"] for name in names)
+    assert 0.5 < sum(table.bytes for table in tables) / held < 2
+
+
 def test_the_process_that_holds_the_rows_takes_what_is_foreseen(tmp_path):
-    """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once: within a third of it."""
+    """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once; within a third."""
     from random import Random
 
     from moat.engines.base import Decoding, FinishReason, Generation
