@@ -205,16 +205,6 @@ def _group(pid):
         return None
 
 
-def test_a_folder_that_vllm_cannot_open_is_named(open_child, base, tokenizer, tmp_path):
-    """With vLLM's reason and the log; before a row is asked."""
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes((base / name).read_bytes())
-    config = json.loads((base / "config.json").read_text()) | {"architectures": ["NoSuchModel"], "model_type": "llama"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(EngineError, match=r"vllm cannot open .*NoSuchModel.*\(log: .*vllm-0\.log\)"):
-        open_child("vllm", tmp_path, tmp_path)([[5]], [0], GREEDY)
-
-
 def test_an_adapter_changes_the_answers_as_in_hf_when_merged(open_child, base, hf, prompts, tokenizer, tmp_path):
     """LoRA of rank 3 on attention and MLP: texts and scores of base and adapter equal those of the merged model."""
     import torch
