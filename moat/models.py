@@ -257,15 +257,15 @@ def runner(
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
     check_folder(path)
     engine: Literal["hf", "vllm"] = "vllm" if own.engine == "vllm" and (own.score or not scores) else "hf"
-    facts, content = engine_facts(machine, engine, actors_gpu(machine)), stage.hash_of(path, without=CARD)
+    facts = engine_facts(machine, engine, actors_gpu(machine))
     places, shared = ([], False) if machine.ray else seats(machine, role, beside, gpus(facts["device"]))
     spec = engine_spec(stage, path, role, engine, shared)
     retry = Retry(machine.retry)
     workers: Workers = Here(lambda: open_engine(spec), retry)
     reference: Workers | None = None
     if machine.ray:
-        workers = actors(stage, spec, own.copies or 1, content)
-        reference = actors(stage, replace(spec, engine="hf"), 1, content) if engine == "vllm" and own.score else None
+        workers = actors(stage, path, spec, own.copies or 1)
+        reference = actors(stage, path, replace(spec, engine="hf"), 1) if engine == "vllm" and own.score else None
     elif engine == "vllm" or len(places) > 1 or beside:
         log = stage.scratch / "logs" / stage.note_path.parent.name / f"{stage.label}-{role or 'model'}"
         workers = Children(spec, retry, log, places)
@@ -276,7 +276,7 @@ def runner(
     workers.start()
     return Runner(
         workers=workers,
-        identity=facts | {"model": content},
+        identity=facts | {"model": stage.hash_of(path, without=CARD)},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,
@@ -285,8 +285,8 @@ def runner(
     )
 
 
-def actors(stage: Stage, spec: Spec, copies: int, content: str) -> Workers:
-    """A model's engines in actors of Ray; `content` is the model's hash. Raises ParamsError."""
+def actors(stage: Stage, path: Path, spec: Spec, copies: int) -> Workers:
+    """Engines of the model in `path` in actors of Ray. Raises ParamsError when Ray is not there or too small."""
     from moat.engines.ray import Actors, Job
 
     own = stage.machine.ray or RayActors()
@@ -296,7 +296,12 @@ def actors(stage: Stage, spec: Spec, copies: int, content: str) -> Workers:
     job = Job(spec.open, Retry(stage.machine.retry), stage.root.resolve())
     if own.address:
         made = partial(engine_facts, spec.machine, spec.engine)
-        job = replace(job, contents={spec.model: content}, facts=made, wanted=made(gpu=actors_gpu(stage.machine)))
+        job = replace(
+            job,
+            contents={spec.model: stage.hash_of(path, without=CARD)},
+            facts=made,
+            wanted=made(gpu=actors_gpu(stage.machine)),
+        )
     return Actors(job, own, copies, stage.scratch, stage.machine.threads)
 
 
