@@ -291,8 +291,8 @@ def actors(stage: Stage, path: Path, spec: Spec, copies: int) -> Workers:
 
     own = stage.machine.ray or RayActors()
     wanted = spec.vllm.tensor_parallel if spec.engine == "vllm" else 1
-    if spec.machine.device == "cuda" and max(own.gpus, 1) != wanted:
-        raise ParamsError(f"{MACHINE}: ray.gpus: {own.gpus:g}, but one {spec.engine} engine here takes {wanted}")
+    if 1 < wanted > own.gpus:
+        raise ParamsError(f"{MACHINE}: ray.gpus: {own.gpus:g}, but vllm.tensor_parallel: {wanted}; set both to the same")
     job = Job(spec.open, Retry(stage.machine.retry), stage.root.resolve())
     if own.address:
         made = partial(engine_facts, spec.machine, spec.engine)
