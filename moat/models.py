@@ -352,13 +352,13 @@ def runner(
 
 
 def actors(stage: Stage, path: Path, spec: Spec, copies: int) -> Workers:
-    """The engines of the model in `path` in actors of Ray. Raises ParamsError."""
+    """Engines of the model in `path` in actors of Ray. Raises ParamsError when Ray is not there or too small."""
     from moat.engines.ray import Actors, Job
 
     own = stage.machine.ray or RayActors()
     wanted = spec.vllm.tensor_parallel if spec.engine == "vllm" else 1
-    if spec.machine.device == "cuda" and max(own.gpus, 1) != wanted:
-        raise ParamsError(f"{MACHINE}: ray.gpus: {own.gpus:g}, but one {spec.engine} engine here takes {wanted}")
+    if 1 < wanted > own.gpus:
+        raise ParamsError(f"{MACHINE}: ray.gpus: {own.gpus:g}, but vllm.tensor_parallel: {wanted}; set both to the same")
     job = Job(spec.open, Retry(stage.machine.retry), stage.root.resolve())
     if own.address:
         made = partial(engine_facts, spec.machine, spec.engine)
