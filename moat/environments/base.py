@@ -21,6 +21,7 @@ replay on its own. A replay that answers differently is an EpisodeError that nam
 from __future__ import annotations
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -155,7 +156,12 @@ class Episode(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except EpisodeError as second:
+            if error is None:
+                raise
+            error.add_note(f"and the episode could not be closed: {second}")  # what went wrong first is what matters
 
     @abstractmethod
     def _reset(self, task: str) -> str:
@@ -194,12 +200,24 @@ class Environment(ABC):
         Raises EpisodeError, UNKNOWN_TASK for a name that is none.
         """
 
+    def solving(self, task: str, actions: Iterable[str]) -> tuple[str, ...] | None:
+        """The actions up to the one that ends the task with full reward, None if none does. Raises EpisodeError."""
+        with self.episode() as episode:
+            episode.horizon = sys.maxsize
+            episode.reset(task)
+            for action in actions:
+                if episode.step(action).terminal:
+                    return tuple(step.action for step in episode.steps) if episode.reward == 1 else None
+        return None
+
     def close(self) -> None:
         """Give back what the environment holds."""
 
     def unknown(self, task: str, remedy: str) -> EpisodeError:
         """The error for a name that is no task's."""
-        return EpisodeError(EpisodeErrorKind.UNKNOWN_TASK, self.name, task, f"there is no such task in {self.name}; {remedy}")
+        return EpisodeError(
+            EpisodeErrorKind.UNKNOWN_TASK, self.name, task, f"there is no such task in {self.name}; {remedy}"
+        )
 
     def part(self, task: str, remedy: str) -> str:
         """A task's name without the environment's. Raises EpisodeError, UNKNOWN_TASK, where that is missing."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -82,12 +83,15 @@ class Recipes:
         table, self.items, groups, self.group_of = _read(sorted(folder.glob("*.json")))
         makeable = {self.group_of[item] for item in table if item in self.group_of}
         # an ingredient of a group that nothing makes is an item of that name
-        plain = {one.name for made in table.values() for recipe in made for one in recipe.ingredients if one.group} - makeable
+        plain = {
+            one.name for made in table.values() for recipe in made for one in recipe.ingredients if one.group
+        } - makeable
         self.items |= plain
         self.groups = groups - plain
         self.by_item = {
             item: tuple(
-                Recipe(item, made.count, tuple(_plain(one, plain) for one in made.ingredients), made.group) for made in recipes
+                Recipe(item, made.count, tuple(_plain(one, plain) for one in made.ingredients), made.group)
+                for made in recipes
             )
             for item, recipes in table.items()
         }
@@ -128,27 +132,36 @@ class Recipes:
         return depths
 
     @cached_property
-    def costs(self) -> Mapping[str, float]:
-        """The least number of actions that one craft of each item takes, an ingredient of several counted as one."""
-        costs = {item: 1.0 for item in self.items if item not in self.by_item and item not in self.by_group}
-        waiting = [recipe for recipes in self.by_item.values() for recipe in recipes]
+    def costs(self) -> Mapping[str, int]:
+        """The least number of actions that each item takes, however many of an ingredient a recipe wants; no entry: cannot be had."""
+        costs = {item: 1 for item in self.items if item not in self.by_item and item not in self.by_group}
         changed = True
         while changed:
             changed = False
-            for recipe in waiting:
-                cost = 1 + sum(self._cost(one, costs) for one in recipe.ingredients)
-                if cost < costs.get(recipe.item, float("inf")):
+            for recipe in (recipe for recipes in self.by_item.values() for recipe in recipes):
+                cost = self._cost(recipe, costs)
+                if cost is not None and cost < costs.get(recipe.item, sys.maxsize):
                     costs[recipe.item], changed = cost, True
         return costs
 
-    def _cost(self, one: Ingredient, costs: Mapping[str, float]) -> float:
-        names = self.members(one.name) if one.group else (one.name,)
-        return min((costs.get(name, float("inf")) for name in names), default=float("inf"))
+    def _cost(self, recipe: Recipe, costs: Mapping[str, int]) -> int | None:
+        """The actions of a recipe and all below it, None where an ingredient has no cost yet."""
+        total = 1
+        for one in recipe.ingredients:
+            names = self.members.get(one.name, ()) if one.group else (one.name,)
+            known = [costs[name] for name in names if name in costs]
+            if not known:
+                return None
+            total += min(known)
+        return total
 
-    @lru_cache(maxsize=None)  # noqa: B019 - a table lives as long as the process
-    def members(self, group: str) -> tuple[str, ...]:
-        """The items of a group."""
-        return tuple(sorted(item for item, its in self.group_of.items() if its == group))
+    @cached_property
+    def members(self) -> Mapping[str, tuple[str, ...]]:
+        """The items of each group."""
+        members: dict[str, list[str]] = {}
+        for item, group in sorted(self.group_of.items()):
+            members.setdefault(group, []).append(item)
+        return {group: tuple(items) for group, items in members.items()}
 
     def matches(self, item: str, one: Ingredient) -> bool:
         """Whether an item is what an ingredient asks for."""
@@ -164,12 +177,14 @@ class Recipes:
         def obtain(item: str, count: int) -> None:
             """Have `count` of an item, set aside from what later steps may use up."""
             while spare[item] < count:
-                recipes = [recipe for recipe in self.by_item.get(item, ()) if self._recipe_cost(recipe) < self.costs[item] + 0.5]
-                if not recipes:
+                cheapest = (
+                    recipe for recipe in self.by_item.get(item, ()) if self._cost(recipe, self.costs) == self.costs[item]
+                )
+                recipe = next(cheapest, None)
+                if recipe is None:
                     steps.append((item, count - spare[item], None, ()))
                     spare[item] = count
                     break
-                recipe = recipes[0]
                 used = []
                 for one in recipe.ingredients:
                     name = self._choice(one, spare)
@@ -191,14 +206,11 @@ class Recipes:
                 actions.append(f"get {total.pop(item)} {spoken(item)}")
         return tuple(actions)
 
-    def _recipe_cost(self, recipe: Recipe) -> float:
-        return 1 + sum(self._cost(one, self.costs) for one in recipe.ingredients)
-
     def _choice(self, one: Ingredient, spare: Mapping[str, int]) -> str:
         """The item to take for an ingredient: one that is there already, else the cheapest, of equals the first by name."""
         if not one.group:
             return one.name
-        names = [name for name in self.members(one.name) if name in self.costs]
+        names = [name for name in self.members[one.name] if name in self.costs]
         return min(names, key=lambda name: (spare.get(name, 0) < one.count, self.costs[name], name))
 
 
@@ -251,7 +263,9 @@ class TextCraft(Environment):
         if goal not in self._prompts:
             needed = self._needed(goal)
             own = {recipe.text for recipe in needed}
-            near = {name: self.recipes.uses.get(name, ()) for recipe in needed for name in (i.name for i in recipe.ingredients)}
+            near = {
+                name: self.recipes.uses.get(name, ()) for recipe in needed for name in (i.name for i in recipe.ingredients)
+            }
             others = {text for uses in near.values() for text in _drawn({use.text for use in uses}, USES, goal)} - own
             lines = _drawn(own | set(_drawn(others, self.distractors, goal)), None, goal)
             self._prompts[goal] = "Crafting commands:\n{}\n\nGoal: craft {}.".format("\n".join(lines), spoken(goal))
