@@ -5,8 +5,8 @@
 
 A label stands at the start or after a blank, in this spelling, on a line of its own or not. An action is what follows its
 label, up to the end of that line or the next label; where the line is empty, the next line that is not. What a model
-adds after it, an observation that it made up among it, is no part of the turn. What the environment makes of an action is the
-environment's affair: every text that is not empty is one.
+adds after it is no part of the turn, but for further actions. What the environment makes of an action is the environment's
+affair: every text that is not empty is one.
 """
 
 from __future__ import annotations
@@ -55,25 +55,23 @@ class Turn:
 
 
 def parse(text: str, several: Several = Several.LAST) -> Turn:
-    """The thought and the action of a turn; the thought is what stands before its action, without the label.
+    """The action of a turn, and the last thought before it; without `Thought:`, what stands before the first label.
 
     Raises TurnError.
     """
     labels = list(_LABEL.finditer(text))
     actions = [number for number, label in enumerate(labels) if label[1] == "Action"]
-    made_up = next((number for number, label in enumerate(labels) if label[1] == "Observation"), len(labels))
-    actions = [number for number in actions if number < made_up]
     if not actions:
         raise TurnError(TurnErrorKind.NONE, f"no `Action:` in {_short(text)}")
     if len(actions) > 1 and several is Several.REFUSE:
         raise TurnError(TurnErrorKind.SEVERAL, f"{len(actions)} actions in {_short(text)}, where one is wanted")
-    place = actions[-1]
-    end = labels[place + 1].start() if place + 1 < len(labels) else len(text)
-    said = text[labels[place].end() : end].strip()
+    ends = [*(label.start() for label in labels[1:]), len(text)]
+    said = text[labels[actions[-1]].end() : ends[actions[-1]]].strip()
     if not said:
         raise TurnError(TurnErrorKind.EMPTY, f"nothing after `Action:` in {_short(text)}")
-    start = labels[place - 1].end() if place and labels[place - 1][1] == "Thought" else 0
-    return Turn(text[start : labels[place].start()].strip(), said.splitlines()[0].strip())
+    thoughts = [number for number, label in enumerate(labels[: actions[-1]]) if label[1] == "Thought"]
+    thought = text[labels[thoughts[-1]].end() : ends[thoughts[-1]]] if thoughts else text[: labels[0].start()]
+    return Turn(thought.strip(), said.splitlines()[0].strip())
 
 
 def _short(text: str) -> str:

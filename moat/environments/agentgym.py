@@ -3,13 +3,14 @@
 A task is the environment's number in the server's list: `agentgym_sciworld/17`. How a server numbers its tasks, and whether
 a task is the same text each time, is the server's affair: a replay compares, and says where it is not.
 
-A step whose answer was lost is not sent again, as it may have been taken. Instead a new session is begun, the episode is brought
-back to where it was, its answers compared, and the step taken there. A session that the server has forgotten is replaced at
-the next reset. Sessions are closed with their episodes, the last of them with the environment.
+A step whose answer was lost is not sent again, as it may have been taken. Instead a new session is begun, the episode is
+brought back to where it was, its answers compared, and the step taken there. A session that the server has forgotten is
+replaced at the next reset. Sessions are closed with their episodes, the last of them with the environment.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 from moat.agentgym import AgentGymSession, Server, ServerError, ServerErrorKind
@@ -56,7 +57,7 @@ class AgentGym(Environment):
         return int(text)
 
     def close(self) -> None:
-        """Close the sessions that are still open. Raises EpisodeError for the first that cannot be closed, after the last."""
+        """Close the sessions that are still open, all of them; then raises EpisodeError for the first that failed to."""
         errors = []
         for episode in list(self._open):
             try:
@@ -139,10 +140,8 @@ class AgentGymEpisode(Episode):
         """Let the session go, whether or not the server still knows it."""
         session, self._session = self._session, None
         if session is not None:
-            try:
+            with contextlib.suppress(ServerError):  # it was lost before
                 session.close()
-            except ServerError:
-                pass  # it was lost before
 
     def _error(self, error: ServerError, task: str = "") -> EpisodeError:
         kind = EpisodeErrorKind.UNREACHABLE if error.kind in _LOST else EpisodeErrorKind.FAULT

@@ -20,7 +20,6 @@ replay on its own. A replay that answers differently is an EpisodeError that nam
 
 from __future__ import annotations
 
-import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -55,8 +54,8 @@ class EpisodeError(Exception):
 class Step:
     """One action and what came of it.
 
-    `reward_raw` is the environment's score so far in its own unit, `reward` the same from 0 to 1. `terminal`: the environment
-    ended the episode; `done`: it is over, for that reason or because the horizon is reached.
+    `reward_raw` is the environment's score so far in its own unit, `reward` the same from 0 to 1. `terminal`: the
+    environment ended the episode; `done`: it is over, for that reason or because the horizon is reached.
     """
 
     action: str
@@ -143,7 +142,7 @@ class Episode(ABC):
             raise
         return other
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - some hold nothing
         """Give back what the episode holds. A closed episode cannot be used."""
 
     def error(self, kind: EpisodeErrorKind, what: str) -> EpisodeError:
@@ -210,14 +209,13 @@ class Environment(ABC):
                     return tuple(step.action for step in episode.steps) if episode.reward == 1 else None
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - some hold nothing
         """Give back what the environment holds."""
 
     def unknown(self, task: str, remedy: str) -> EpisodeError:
         """The error for a name that is no task's."""
-        return EpisodeError(
-            EpisodeErrorKind.UNKNOWN_TASK, self.name, task, f"there is no such task in {self.name}; {remedy}"
-        )
+        what = f"there is no such task in {self.name}; {remedy}"
+        return EpisodeError(EpisodeErrorKind.UNKNOWN_TASK, self.name, task, what)
 
     def part(self, task: str, remedy: str) -> str:
         """A task's name without the environment's. Raises EpisodeError, UNKNOWN_TASK, where that is missing."""
@@ -242,5 +240,7 @@ def share(raw: float, full: float) -> float:
 
 def _differs(place: str, recorded: str, answered: str) -> str:
     """What is said of two texts that should be equal, from where they part."""
-    start = max(len(os.path.commonprefix([recorded, answered])) - 20, 0)
+    pairs = enumerate(zip(recorded, answered, strict=False))
+    same = next((place for place, (one, other) in pairs if one != other), min(len(recorded), len(answered)))
+    start = max(same - 20, 0)
     return f"{place} read {recorded[start : start + 80]!r} when recorded and {answered[start : start + 80]!r} now"

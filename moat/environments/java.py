@@ -13,6 +13,7 @@ The process ends with `close`, and also when its standard input does, so it does
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -74,7 +75,7 @@ class Java:
     @property
     def pid(self) -> int:
         """The process's id."""
-        return self._process.pid
+        return int(self._process.pid)
 
     def call(self, do: Callable[[], T], task: str = "") -> T:
         """What `do` returns, which calls into the process; one at a time. Raises EpisodeError, FAULT, when Java fails."""
@@ -85,7 +86,7 @@ class Java:
             what = f"Java failed: {str(error.java_exception)[:300]}"
             raise EpisodeError(EpisodeErrorKind.FAULT, self._environment, task, what) from error
         except (self._error, OSError) as error:
-            what = f"the Java process does not answer ({error}); make the environment anew, with more memory if it ran out of it"
+            what = f"the Java process does not answer ({error}); make the environment anew, with more memory if that ran out"
             raise EpisodeError(EpisodeErrorKind.FAULT, self._environment, task, what) from error
 
     def seed(self, seed: int) -> None:
@@ -94,15 +95,10 @@ class Java:
 
     def close(self) -> None:
         """End the process, and wait for its end."""
-        try:
+        with contextlib.suppress(self._error, OSError):  # it may be gone already
             self._gateway.shutdown()
-        except (self._error, OSError):
-            pass  # it is gone already
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
-                self._process.stdin.close()  # Java waits for the end of its input
-            except OSError:
-                pass
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()  # Java waits for the end of its input
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:

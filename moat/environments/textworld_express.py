@@ -35,7 +35,7 @@ GAMES = {  # and the name of its gold agent in the jar
     "sorting": "Sorting",
     "twc": "TWC",
 }
-FOLDS = {"train": range(0, 1000), "dev": range(10000, 11000), "test": range(20000, 21000)}
+FOLDS = {"train": range(1000), "dev": range(10000, 11000), "test": range(20000, 21000)}
 GOLD_PATHS = 10  # drawn for each task
 _ATTEMPTS = 100  # at them: an agent that walks at random may not arrive
 _SETTINGS = re.compile(r"[A-Za-z]+=[0-9]{1,4}(,[A-Za-z]+=[0-9]{1,4})*")
