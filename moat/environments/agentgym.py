@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Iterable
 
 from moat.agentgym import AgentGymSession, Server, ServerError, ServerErrorKind
-from moat.environments.base import Environment, Episode, EpisodeError, EpisodeErrorKind, share
+from moat.environments.base import Environment, Episode, EpisodeError, EpisodeErrorKind, share, whole_number
 
 RECOVERIES = 3  # of one step
 _LOST = (ServerErrorKind.CONNECTION, ServerErrorKind.TIME, ServerErrorKind.STATUS)
@@ -51,10 +51,10 @@ class AgentGym(Environment):
 
     def number(self, task: str) -> int:
         """A task's number. Raises EpisodeError, UNKNOWN_TASK."""
-        text = self.part(task, _REMEDY)
-        if not (text.isascii() and text.isdecimal() and len(text) < 10 and str(int(text)) == text):
+        number = whole_number(self.part(task, _REMEDY))
+        if number is None:
             raise self.unknown(task, _REMEDY)
-        return int(text)
+        return number
 
     def close(self) -> None:
         """Close the sessions that are still open, all of them; then raises EpisodeError for the first that failed to."""

@@ -20,6 +20,7 @@ replay on its own. A replay that answers differently is an EpisodeError that nam
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -236,6 +237,11 @@ class Environment(ABC):
 def share(raw: float, full: float) -> float:
     """`raw` as a share of `full`, not below 0 nor above 1."""
     return min(max(raw / full, 0.0), 1.0)
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a part of a task's name says, None for anything but a number's one usual spelling, as `17`."""
+    return int(text) if re.fullmatch("0|[1-9][0-9]{0,8}", text) else None
 
 
 def _differs(place: str, recorded: str, answered: str) -> str:

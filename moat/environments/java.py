@@ -67,7 +67,7 @@ class Java:
             what = f"{java} {' '.join(options)} did not start ({error}); try it, and look whether the memory is there"
             raise EpisodeError(EpisodeErrorKind.FAULT, environment, "", what) from error
         self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.jvm: Any = self._gateway.jvm
         random = getattr(self.jvm.scala.util, "Random$")
         self._random = self.call(lambda: getattr(random, "MODULE$"))
@@ -86,7 +86,8 @@ class Java:
             what = f"Java failed: {str(error.java_exception)[:300]}"
             raise EpisodeError(EpisodeErrorKind.FAULT, self._environment, task, what) from error
         except (self._error, OSError) as error:
-            what = f"the Java process does not answer ({error}); make the environment anew, with more memory if that ran out"
+            said = " ".join(str(error).split())[:300]
+            what = f"the Java process does not answer ({said}); make the environment anew, with more memory if that ran out"
             raise EpisodeError(EpisodeErrorKind.FAULT, self._environment, task, what) from error
 
     def seed(self, seed: int) -> None:

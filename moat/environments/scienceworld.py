@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moat.environments.base import Environment, Episode, share
+from moat.environments.base import Environment, Episode, share, whole_number
 from moat.environments.java import Java
 from moat.seeds import seed_of
 
@@ -96,8 +96,8 @@ class ScienceWorld(Environment):
         given = simplifications.split(",") if "?" in task else []
         if given != [name for name in self.simplifications if name in given]:
             raise self.unknown(task, f"simplifications are, in this order, {', '.join(self.simplifications)}")
-        number = int(variation) if variation.isascii() and variation.isdecimal() and len(variation) < 9 else -1
-        if str(number) != variation or number >= self.kinds[kind]:
+        number = whole_number(variation)
+        if number is None or number >= self.kinds[kind]:
             raise self.unknown(task, f"{kind} has the variations 0 to {self.kinds[kind] - 1}")
         return kind, simplifications, number
 

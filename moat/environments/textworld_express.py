@@ -6,8 +6,9 @@ A task is a game, its settings where they are not the game's own, a fold and a s
     textworld_express/cookingworld?numIngredients=2,numLocations=3/test/20001
 
 Folds are train, dev and test with a thousand seeds each, as the package has them (train 0…, dev 10000…, test 20000…). The
-first observation is the task's description, an empty line, and what is seen; the score goes from 0 to 1. The package's own
-observations are passed on. `help` is its Python layer's, and no action here.
+first observation is the task's description, an empty line, and what is seen. The score goes from 0 to 1, and to -1 for the
+act that fails a task and ends the episode (the wrong thing in the box): as a reward that is 0. `help` is an action of the
+package's Python layer, and none here.
 
 The gold paths are the package's gold agents', with a generator of our own: theirs is seeded by the clock for `coin` and
 `twc`, so their paths differ from run to run. They explore before they act, as somebody would who does not know the
@@ -21,7 +22,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from moat.environments.base import Environment, Episode, EpisodeErrorKind, share
+from moat.environments.base import Environment, Episode, EpisodeError, EpisodeErrorKind, share, whole_number
 from moat.environments.java import Java
 from moat.seeds import seed_of
 
@@ -86,15 +87,14 @@ class TextWorldExpress(Environment):
         parts = self.part(task, _REMEDY).split("/")
         if len(parts) != 3:
             raise self.unknown(task, _REMEDY)
-        (game, mark, settings), fold, seed = parts[0].partition("?"), parts[1], parts[2]
-        known = game in GAMES and fold in FOLDS and seed.isascii() and seed.isdecimal() and len(seed) < 9
-        if not known or str(int(seed)) != seed or int(seed) not in FOLDS[fold]:
+        (game, mark, settings), fold, seed = parts[0].partition("?"), parts[1], whole_number(parts[2])
+        if game not in GAMES or fold not in FOLDS or seed is None or seed not in FOLDS[fold]:
             folds = ", ".join(f"{name} {seeds[0]}–{seeds[-1]}" for name, seeds in FOLDS.items())
             raise self.unknown(task, f"{_REMEDY}; games are {', '.join(GAMES)}, seeds {folds}")
         names = [name for name, _, _ in (one.partition("=") for one in settings.split(","))]
         if mark and (not _SETTINGS.fullmatch(settings) or names != sorted(set(names))):
             raise self.unknown(task, f"{_REMEDY}; settings are sorted by name, and each stands once")
-        return game, settings, fold, int(seed)
+        return game, settings, fold, seed
 
     def begin(self, task: str) -> tuple[Any, str]:
         """A simulator at the start of a task, and the first observation. Raises EpisodeError."""
@@ -108,13 +108,16 @@ class TextWorldExpress(Environment):
 
         simulator, seen, description = self.java.call(start, task)
         if seen == description or seen.startswith("ERROR"):  # of settings that it does not know, or cannot read
-            raise self.unknown(task, f"the game does not take its settings: {' '.join(seen.split())}")
+            raise self._unsettled(task, seen)
         return simulator, f"{description}\n\n{seen}"
+
+    def _unsettled(self, task: str, said: str) -> EpisodeError:
+        return self.unknown(task, f"the game does not take its settings: {' '.join(said.split())}")
 
     def _gold_paths(self, game: str, settings: str, fold: str, seed: int, task: str) -> list[list[str]]:
         simulator = self.java.jvm.textworldexpress.runtime.PythonInterface()
-        if simulator.load(game, settings):
-            raise self.unknown(task, "the game does not take its settings")
+        if refused := simulator.load(game, settings):
+            raise self._unsettled(task, refused)
         agents = self.java.jvm.textworldexpress.goldagent
         found: list[list[str]] = []
         for attempt in range(_ATTEMPTS):
