@@ -115,7 +115,10 @@ class AgentGymEpisode(Episode):
                 return self._take(action)
             except ServerError as error:
                 if error.kind not in _LOST or recoveries == RECOVERIES:
-                    raise self._error(error) from error
+                    fault = self._error(error)
+                    if error.kind in _LOST:
+                        self.task = ""  # nobody knows its state: it takes a reset
+                    raise fault from error
             recoveries += 1
             self._bring_back()
 
@@ -133,6 +136,7 @@ class AgentGymEpisode(Episode):
             other.rebuild(self.task, self.first, self.steps)
         except BaseException:
             other._abandon()
+            self.task = ""
             raise
         self._session = other._session
 
