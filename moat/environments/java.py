@@ -14,6 +14,7 @@ The process ends with `close`, and also when its standard input does, so it does
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -66,6 +67,9 @@ class Java:
         except (OSError, ValueError, Py4JError) as error:
             what = f"{java} {' '.join(options)} did not start ({error}); try it, and look whether the memory is there"
             raise EpisodeError(EpisodeErrorKind.FAULT, environment, "", what) from error
+        # It also logs what it raises, with a traceback, in the midst of garbage collections, too: Python 3.11 then may fail
+        # with "AST constructor recursion depth mismatch" in whatever is being compiled.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
         self._lock = threading.RLock()
         self.jvm: Any = self._gateway.jvm
@@ -98,6 +102,7 @@ class Java:
         """End the process, and wait for its end."""
         with contextlib.suppress(self._error, OSError):  # it may be gone already
             self._gateway.shutdown()
+        self._gateway._gateway_client.is_connected = False  # objects that Python drops from here on are told to nobody
         with contextlib.suppress(OSError):
             self._process.stdin.close()  # Java waits for the end of its input
         try:

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from moat.environments.base import Environment, Episode, EpisodeError, EpisodeErrorKind, share, whole_number
+from moat.environments.base import Environment, Episode, EpisodeErrorKind, share, whole_number
 from moat.environments.java import Java
 from moat.seeds import seed_of
 
@@ -54,6 +54,7 @@ class TextWorldExpress(Environment):
     def __init__(self, horizon: int = 100, memory: str = "1g") -> None:
         super().__init__(horizon)
         self.java = Java(self.name, "textworld_express", "textworld-express==1.1.0", "textworld-express.jar", memory)
+        self._generators: dict[tuple[str, str], Any] = {}  # Java's, by game and settings
 
     def episode(self) -> TextWorldExpressEpisode:
         """A new episode."""
@@ -100,29 +101,32 @@ class TextWorldExpress(Environment):
         """A simulator at the start of a task, and the first observation. Raises EpisodeError."""
         game, settings, fold, seed = self.parsed(task)
 
-        def start() -> tuple[Any, str, str]:
-            simulator = self.java.jvm.textworldexpress.runtime.PythonInterface()
-            refused = simulator.load(game, settings)
-            answer = "{}" if refused else simulator.generateNewGameJSON(seed, fold, False)
-            return simulator, refused or json.loads(answer)["observation"], refused or simulator.getTaskDescription()
+        def start() -> tuple[Any, str]:
+            simulator = self._simulator(game, settings, task)
+            seen = json.loads(simulator.generateNewGameJSON(seed, fold, False))["observation"]
+            return simulator, f"{simulator.getTaskDescription()}\n\n{seen}"
 
-        simulator, seen, description = self.java.call(start, task)
-        if seen == description or seen.startswith("ERROR"):  # of settings that it does not know, or cannot read
-            raise self._unsettled(task, seen)
-        return simulator, f"{description}\n\n{seen}"
+        return self.java.call(start, task)
 
-    def _unsettled(self, task: str, said: str) -> EpisodeError:
-        return self.unknown(task, f"the game does not take its settings: {' '.join(said.split())}")
+    def _simulator(self, game: str, settings: str, task: str) -> Any:
+        """A new simulator that makes games of these settings. Loading them takes fifty times as long as making one."""
+        simulator = self.java.jvm.textworldexpress.runtime.PythonInterface()
+        if (game, settings) in self._generators:
+            getattr(simulator, "gameGenerator_$eq")(self._generators[game, settings])
+            return simulator
+        said = simulator.load(game, settings)
+        if said or simulator.gameGenerator() is None:
+            raise self.unknown(task, f"the game does not take its settings: {' '.join(said.split())}")
+        self._generators[game, settings] = simulator.gameGenerator()
+        return simulator
 
     def _gold_paths(self, game: str, settings: str, fold: str, seed: int, task: str) -> list[list[str]]:
-        simulator = self.java.jvm.textworldexpress.runtime.PythonInterface()
-        if refused := simulator.load(game, settings):
-            raise self._unsettled(task, refused)
-        agents = self.java.jvm.textworldexpress.goldagent
+        generator = self._simulator(game, settings, task).gameGenerator()
+        agent = getattr(self.java.jvm.textworldexpress.goldagent, f"{GAMES[game]}GoldAgent")
         found: list[list[str]] = []
         for attempt in range(_ATTEMPTS):
-            agent = getattr(agents, f"{GAMES[game]}GoldAgent")(simulator.gameGenerator().mkGame(seed, fold))
-            drawn = agent.mkGoldPath(self.java.jvm.scala.util.Random(seed_of(task, attempt)))
+            random = self.java.jvm.scala.util.Random(seed_of(task, attempt))
+            drawn = agent(generator.mkGame(seed, fold)).mkGoldPath(random)
             if drawn._1():
                 found.append(list(drawn._2()))
             if len(found) == GOLD_PATHS:
