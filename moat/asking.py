@@ -79,7 +79,7 @@ def open_model(
 
     from moat import models
 
-    served = stage.machine.role(asked.role).engine != "hf"
+    served = stage.machine.role(asked.role).engine == "openai"
     folder = folder_of(asked.model, asked.revision, asked.key, weights=not served)
     renderer = make(models.load_tokenizer(folder))
     limit = stage.params.limits.max_failed
@@ -98,6 +98,7 @@ def open_model(
     longest = runner.longest
     if longest is None and (folder / "config.json").is_file():
         longest = getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None)
-    if served:  # beside the engine of the planner and the grounder, with which it shares no figure
-        return Opened(renderer, ask, longest, {"engines": {asked.role: runner.facts}, name: models.tokenizer_hash(folder)})
-    return Opened(renderer, ask, longest, {**runner.facts, name: stage.hash_of(folder, without=CARD)})
+    which = {name: models.tokenizer_hash(folder) if served else stage.hash_of(folder, without=CARD)}
+    if runner.facts["engine"] != "hf":  # beside the engine of the planner and the grounder, with which it shares no figure
+        return Opened(renderer, ask, longest, {"engines": {asked.role: runner.facts}, **which})
+    return Opened(renderer, ask, longest, {**runner.facts, **which})

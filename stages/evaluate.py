@@ -1,6 +1,6 @@
 """evaluate: the planner and the grounder of one round on every evaluation task: plan, ground, execute.
 
-Reads    data/tasks/eval.parquet, models/{planner,grounder}/{round};
+Reads    data/tasks/eval.parquet, models/{planner,grounder}/{round} (adapters: models/base too);
          params.yaml: planning, evaluate, sample, score, format, max_length, seed, limits
 Writes   data/evals/{round}.parquet, a row per task with every intermediate
 Paper    MOAT, section 5: success per task source
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from moat import acting, layout, models
+from moat import acting, adapters, layout, models
 from moat.engines.base import decoding_of
 from moat.episodes import Episode, play, script
 from moat.episodes import planner as ask_planner
@@ -197,26 +197,31 @@ def run(stage: Stage, round: str) -> None:
     """All input and output of the stage."""
     params, target = stage.params, layout.evals(round)
     folders = [layout.model(role, round) for role in ("planner", "grounder")]
-    stage.header(f"plan, ground and execute, round {round}", [layout.EVAL_TASKS, *folders], [target])
+    stage.header(f"plan, ground and execute, round {round}", [layout.EVAL_TASKS, *adapters.parts(*folders)], [target])
+    planner = models.runner(stage, folders[0], params.limits.max_failed, "planner", beside="grounder")
+    grounder = models.runner(stage, folders[1], params.limits.max_failed, "grounder", beside="planner")
+    scorer = grounder
+    if not stage.machine.role("grounder").scores:  # refused for a server, done by hf for vllm
+        scorer = models.runner(stage, folders[1], params.limits.max_failed, "grounder", scores=True)
     tasks = TASKS.read(layout.EVAL_TASKS)
     toolbox = open_toolbox(stage, tasks["domain"])
     renderer = Renderer(models.load_tokenizer(folders[0]), params.format)
-    planner = models.runner(stage, folders[0], params.limits.max_failed, "planner")
-    grounder = models.runner(stage, folders[1], params.limits.max_failed, "grounder", scores=True)
     iterative = params.planning == "iterative"
     questions = asked(tasks, iterative)
     plan(stage, planner, renderer, questions, round)
     partner = others(tasks, params.seed)
     in_turns = {index for index, turn in enumerate(tasks["turn"]) if turn is None and iterative}
     decoded = {one.index: one.plans[0] for one in questions if one.index not in in_turns}
-    if not in_turns:
-        planner.drop_engine()  # nothing is left to ask it, and two engines at once take the memory of two
+    if not in_turns or scorer is not grounder:
+        planner.drop_engine()  # nothing is left to ask it, and several engines at once take the memory of several
+    nlls = gold_nlls(stage, scorer, renderer, tasks, questions, partner)
+    if scorer is not grounder:
+        scorer.drop_engine()
     own = perform(stage, planner, grounder, renderer, toolbox, tasks, decoded, {}, "grounding")
     planner.drop_engine()
     theirs = {index: decoded[partner[index]] for index in decoded}
     scripts = {index: [turn.subgoal for turn in own[partner[index]].turns] for index in in_turns}
     control = perform(stage, None, grounder, renderer, toolbox, tasks, theirs, scripts, "control")
-    nlls = gold_nlls(stage, grounder, renderer, tasks, questions, partner)
     samples: list[list[list[str]]] = [[[] for _ in range(params.evaluate.samples)] for _ in range(len(tasks))]
     for one in questions:
         for number, text in enumerate(one.plans[1:]):
@@ -246,14 +251,15 @@ def run(stage: Stage, round: str) -> None:
                 "control_nll": nlls[index][-1],
             }
         )
-    counts, made = Counts(len(table), len(table)), models.facts_of(planner=planner, grounder=grounder)
+    runners = {"planner": planner, "grounder": grounder} | ({"scores": scorer} if scorer is not grounder else {})
+    counts, made = Counts(len(table), len(table)), models.facts_of(**runners)
     EVALS.write(target, table, stage.facts(*READ, counts=counts, **made))
     for source in sorted(set(tasks["source"])):
         scores = [row["score"] for row in table if row["source"] == source]
         reached = sum(row["success"] for row in table if row["source"] == source)
         mean = "" if all(score in (0, 1) for score in scores) else f", mean score {sum(scores) / len(scores):.3f}"
         stage.say(f"{source}: {reached} of {len(scores)} reached the gold answer ({reached / len(scores):.1%}){mean}")
-    tell(stage, planner, grounder)
+    tell(stage, *runners.values())
     stage.close(counts)
 
 

@@ -172,7 +172,8 @@ def test_the_stage_asks_before_it_publishes(place, tokenizer, stage_module, monk
     ids = tokenizer(PLAN, add_special_tokens=False).input_ids
     same = Generation(ids=ids, finish_reason=FinishReason.STOP, logprob=-1.0)
     engine = SimpleNamespace(generate=lambda prompts, *_: [same] * len(prompts))
-    (layout.model("planner", "1") / "config.json").write_text("{}")
+    for name in ("config.json", "tokenizer_config.json"):
+        (layout.model("planner", "1") / name).write_text("{}")
     monkeypatch.setattr(models, "open_engine", lambda *_: engine)
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
     with pytest.raises(CollapseError):

@@ -14,6 +14,7 @@ from moat.schemas.evals import EVALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage
 from moat.turns import STOP
+from moat.workers import Here
 from tests.rows import task
 
 GOLD = "R1 = Calculator(4 + 5)"
@@ -44,17 +45,18 @@ def place(tmp_path, monkeypatch, root, tokenizer):
     TASKS.write(layout.EVAL_TASKS, tasks, {})
     for role in WRITES:
         layout.model(role, "1").mkdir(parents=True)
-        (layout.model(role, "1") / "config.json").write_text(role)
+        for name in ("config.json", "tokenizer_config.json"):
+            (layout.model(role, "1") / name).write_text("{}")
     opened, engines, asked = [], [], []
 
-    def open_engine(path, machine):
-        role = path.parent.name
+    def open_engine(spec):
+        role = spec.model.parent.name
         opened.append((role, [name for name, engine in engines if engine() is not None]))
         engine = Engine(tokenizer, role, asked)
         engines.append((role, weakref.ref(engine)))
         return engine
 
-    monkeypatch.setattr(models, "open_engine", open_engine)
+    monkeypatch.setattr(models, "Children", lambda spec, retry, log, gpus: Here(lambda: open_engine(spec), retry))
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
     stage = Stage("evaluate", params.load(root / "params.yaml"), Machine(device="cpu"), tmp_path, {"round": "1"})
     return SimpleNamespace(stage=stage, opened=opened, asked=asked)

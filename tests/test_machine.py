@@ -7,7 +7,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from moat import params
-from moat.machine import MACHINE, Machine, load, scratch
+from moat.machine import MACHINE, VLLM, Machine, RoleEngine, load, scratch
 from moat.params import ParamsError
 from moat.stage import Stage
 
@@ -42,9 +42,13 @@ def test_the_example_shows_every_key_with_its_default():
         ("threads: many\n", r"threads: "),
         ("threads: 0\n", r"threads: .*greater than or equal to 1"),
         ("micro_batch: 0\n", r"micro_batch: "),
-        ("engine: vllm\n", r"engine: Input should be 'hf'"),
+        ("engine: ray\n", r"engine: Input should be 'hf' or 'vllm'"),
+        ("copies: 0\n", r"copies: .*greater than or equal to 1"),
+        ("vllm: {memory: 90}\n", r"vllm\.memory: .*less than or equal to 1"),
+        ("vllm: {max_tokens: 9}\n", r"vllm\.max_tokens: unknown key"),
         ("dtype: float16\n", r"dtype: Input should be 'auto', 'float32' or 'bfloat16'"),
         ("device: [cpu\n", r"is not YAML"),
+        ("device_memory: 0\n", r"device_memory: .*greater than 0"),
         ("- cpu\n", r"holds no settings"),
         ("# caf\xe9\n", r"line 1: the byte 0xe9 is not UTF-8"),
         ('scratch: ""\n', r"scratch: .*at least 1"),
@@ -60,11 +64,14 @@ def test_a_fault_is_named(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ("{engine: hf, url: 'http://a'}", r"engines\.critic: .*url: for engine openai alone"),
-        ("{engine: hf, concurrency: 4}", r"engines\.critic: .*concurrency: for engine openai alone"),
+        ("{engine: hf, url: 'http://a'}", r"engines\.critic: .*url: for engine openai alone, not for hf"),
+        ("{engine: hf, concurrency: 4}", r"engines\.critic: .*concurrency: for engine openai alone, not for hf"),
+        ("{engine: hf, memory: 0.4}", r"engines\.critic: .*memory: for engine vllm alone, not for hf"),
+        ("{engine: vllm, url: 'http://a'}", r"engines\.critic: .*url: for engine openai alone, not for vllm"),
+        ("{engine: openai, url: 'http://a', copies: 2}", r"engines\.critic: .*copies: for engine hf and vllm alone"),
         ("{engine: openai}", r"engines\.critic: .*url: missing"),
         ("{url: 'http://a'}", r"engines\.critic\.engine: missing key"),
-        ("{engine: ray}", r"engines\.critic\.engine: Input should be 'hf' or 'openai'"),
+        ("{engine: ray}", r"engines\.critic\.engine: Input should be 'hf', 'vllm' or 'openai'"),
         ("{engine: openai, url: 'http://a/v1/'}", r"engines\.critic: .*url: write it without /v1"),
         ("{engine: openai, url: 'http://me:sk-5ecret@a'}", r"engines\.critic\.url: String should match"),
         ("{engine: openai, url: 'http://a?key=sk-5ecret'}", r"engines\.critic\.url: String should match"),
@@ -83,6 +90,17 @@ def test_a_fault_in_a_roles_engine_is_named_and_no_key_is_shown(tmp_path, own, s
     with pytest.raises(ParamsError, match=rf"(?s)machine\.yaml.*{said}") as caught:
         load(tmp_path)
     assert "5ecret" not in str(caught.value) + str(caught.value.__cause__)
+
+
+def test_a_role_takes_from_the_machine_what_it_does_not_say_itself():
+    """Engine, copies and vLLM's settings; a null is no setting. Who has no role is answered by hf."""
+    whole = VLLM(tensor_parallel=2, memory=0.8, longest=512, score=True)
+    own = RoleEngine(engine="vllm", memory=0.4, score=False)
+    machine = Machine(engine="vllm", copies=3, vllm=whole, engines={"grounder": own})
+    assert machine.role("planner").vllm == whole
+    assert machine.role("grounder").vllm == whole.model_copy(update={"memory": 0.4, "score": False})
+    assert [machine.role(role).copies for role in ("planner", "grounder", None)] == [3, 3, 3]
+    assert machine.role(None).engine == "hf"
 
 
 def test_an_unknown_role_is_named(tmp_path):

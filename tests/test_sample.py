@@ -50,7 +50,8 @@ def sample(tmp_path, monkeypatch, root, tokenizer, stage_module):
     DEMOS.write(layout.demos("planner"), [demo("d", subgoals=plan(7))], {})
     for key in ("0", "1"):
         layout.model("planner", key).mkdir(parents=True)
-        (layout.model("planner", key) / "config.json").write_text(key)
+        for name in ("config.json", "tokenizer_config.json"):
+            (layout.model("planner", key) / name).write_text("{}")
     everything = params.load(root / "params.yaml")
     changed = {"k": K, "max_new_tokens": LIMIT}
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)

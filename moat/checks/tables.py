@@ -179,20 +179,32 @@ def differing(key: str, then: Any, now: Any) -> list[str]:
 
 
 def one_engine(checkout: Checkout) -> Findings:
-    """All tables and models were made by one engine, dtype and set of versions"""
-    made: dict[str, list[Path]] = {}
+    """All tables of a kind, and all models, were made by one engine; whatever an engine made, with one dtype and versions"""
+    kinds: dict[str, dict[Path, dict[str, Any]]] = {}
     for path in [*checkout.schemas, *checkout.models]:
         try:
             facts = checkout.facts(path)
         except Absent:
             continue
         if "engine" in facts:
-            made.setdefault(json.dumps({name: facts.get(name) for name in ENGINE}, sort_keys=True), []).append(path)
-    most = max(made, key=lambda said: len(made[said]), default="")
-    for said, paths in made.items():
+            own = {name: facts.get(name) for name in ENGINE}
+            kind = checkout.schemas[path].name if path in checkout.schemas else "model"
+            kinds.setdefault(f"of kind {kind}", {})[path] = {"engine": own["engine"]}
+            kinds.setdefault(f"of engine {own['engine']}", {})[path] = own
+    for made in kinds.values():
+        yield from _others(checkout, made)
+
+
+def _others(checkout: Checkout, made: dict[Path, dict[str, Any]]) -> Findings:
+    """Artifacts that are alike, but not made like most of them."""
+    alike: dict[str, list[Path]] = {}
+    for path, own in made.items():
+        alike.setdefault(json.dumps(own, sort_keys=True), []).append(path)
+    most = max(alike, key=lambda said: len(alike[said]))
+    for said, paths in alike.items():
         if said != most:
             other, usual = json.loads(said), json.loads(most)
-            words = [f"{name} {other[name]} (the others: {usual[name]})" for name in ENGINE if other[name] != usual[name]]
+            words = [f"{name} {other[name]} (the others: {usual[name]})" for name in other if other[name] != usual[name]]
             more = f"; so were {len(paths) - 1} more" if len(paths) > 1 else ""
             yield checkout.warning(
                 paths[0],
