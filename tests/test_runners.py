@@ -1,4 +1,4 @@
-"""Which engine answers for a role, where, and what is refused before a stage works: moat/models.py."""
+"""Which engine answers for a role, where, and what is refused before a stage works: moat/runners.py, moat/models.py."""
 
 import json
 from types import SimpleNamespace

@@ -412,6 +412,7 @@ def test_deepspeed_that_is_not_there_is_named(monkeypatch):
 
 def gpus(monkeypatch, count, bfloat16=True):
     """Pretend that there are `count` GPUs."""
+    monkeypatch.setattr(models, "_gpu", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: bfloat16)
