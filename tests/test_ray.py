@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from functools import partial
@@ -324,6 +325,9 @@ class Sampling:
         how(stage.pid)
         stage.communicate(timeout=LONG)
         assert gone(processes)
+        assert not [
+            link for link in Path(tempfile.gettempdir()).glob("moat-*/ray") if link.resolve().is_relative_to(self.place)
+        ]
         return stage.returncode
 
     def finish(self):
