@@ -128,15 +128,17 @@ def _handler(server):
                 server.most = max(server.most, server.active)
             try:
                 time.sleep(server.hold)
-                if fault:
-                    self.fail(fault)
-                elif (why := server.refusal(body)) is not None:
-                    self.give(400, {"error": {"message": why}})
-                else:
-                    self.give(200, server.completion(body))
+                why = None if fault else server.refusal(body)
+                answer = None if fault or why is not None else server.completion(body)
             finally:
-                with server.lock:
+                with server.lock:  # before it is told: whoever has the answer may ask again at once
                     server.active -= 1
+            if fault:
+                self.fail(fault)
+            elif why is not None:
+                self.give(400, {"error": {"message": why}})
+            else:
+                self.give(200, answer)
 
         def fail(self, fault):
             if fault == "drop":
