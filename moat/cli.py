@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from math import isfinite
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,10 @@ Examples:
     moat trace 0f3c5a7b9d1e2f40/3
 
     moat verify
+
+    moat export planner --out ../planner
+
+    moat plan --profile paper_llama2_7b -S sample.k=5
 
     moat calibrate-critic --kind executor
 """
@@ -170,6 +175,73 @@ def verify(json: Annotated[bool, typer.Option("--json", help="Print the findings
         raise typer.Exit(1)
 
 
+@app.command()
+def export(
+    role: Annotated[str, typer.Argument(help="planner or grounder.")],
+    out: Annotated[Path, typer.Option(help="The folder to write, which must not exist.")],
+    round: Annotated[str, typer.Argument(help="The round (0: the cold start); by default the last one.")] = "",
+) -> None:
+    """Write a round's model as a folder that stands alone: an adapter merged into its base, a whole model as it is.
+
+    transformers and `vllm serve` take the folder.
+
+    Example: `moat export planner --out ../planner`
+    """
+    from moat import params
+    from moat.export import export as run
+
+    with faults():
+        if role not in ("planner", "grounder"):
+            raise typer.BadParameter(f"no role {role!r}: planner or grounder", param_hint="ROLE")
+        root, out = project(), Path(abspath(out))
+        known = sorted(params.load(root / params.PARAMS).evaluated, key=int)
+        key = round or known[-1]
+        if key not in known:
+            raise typer.BadParameter(f"no round {key!r}: params.yaml has {', '.join(known)}", param_hint="ROUND")
+        with chdir(root):
+            kind = run(role, key, out)
+    console().print(f"models/{role}/{key} ({kind.value}) → {escape(str(out))}", soft_wrap=True)
+
+
+@app.command("plan")
+def plan_run(
+    profile: Annotated[str, typer.Option(help="A file of profiles/, without .yaml; by default params.yaml.")] = "",
+    change: Annotated[
+        list[str] | None, typer.Option("-S", "--set-param", help="A setting to change, as sample.k=5; may be repeated.")
+    ] = None,
+    machine: Annotated[Path | None, typer.Option(help="A file like machine.yaml; by default that, if there is one.")] = None,
+    peak: Annotated[float | None, typer.Option(min=0.001, help="TFLOP/s of a device, in place of the assumed.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(min=0.1, help="GB/s that a device reads its memory with.")] = None,
+    reached: Annotated[float | None, typer.Option(min=0.01, max=1, help="Share of both that work reaches.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Say what a setting will cost on a machine, before it is run: rows, requests, tokens, memory, hours, sizes.
+
+    Exit status 1 when something does not fit into a device's memory, or cannot be planned.
+
+    Example: `moat plan --profile paper_llama2_7b --machine machines/8x80gb.yaml -S sample.k=5`
+    """
+    from moat import machine as machines
+    from moat import params, planning, profiles
+    from moat.architectures import ArchitectureError
+
+    with faults(ArchitectureError, planning.PlanError):
+        root = project()
+        path = profiles.path_of(root, profile) if profile else root / params.PARAMS
+        raw = planning.override(profiles.plain(path), change or [], path)
+        settings = params.check(raw, params.Params, path)
+        here = machines.load(root) if machine is None else machines.read(machine)
+        made = planning.plan(settings, here, root, profile or params.PARAMS, peak=peak, bandwidth=bandwidth, share=reached)
+    if json:
+        print_json(planning.to_json(made))
+    else:
+        from moat.plan_page import show
+
+        show(made, console())
+    if made.fits is False or made.warnings:
+        raise typer.Exit(1)
+
+
 @profile.command("list")
 def profile_list() -> None:
     """List the profiles, and mark those whose values params.yaml has.
@@ -209,6 +281,74 @@ def profile_use(name: Annotated[str, typer.Argument(help="A file of profiles/, w
         else f"{PARAMS} had the values of {escape(name)} already",
         soft_wrap=True,
     )
+
+
+@profile.command("show")
+def profile_show(
+    name: Annotated[
+        str, typer.Argument(help="A file of profiles/, without .yaml; by default the one params.yaml has.")
+    ] = "",
+) -> None:
+    """Print a profile with its comments; without a name, say which one params.yaml has, and what differs from it.
+
+    Example: `moat profile show paper_llama2_7b`
+    """
+    from moat import profiles
+    from moat.params import PARAMS, read_text
+
+    with faults():
+        root = project()
+        if name:
+            typer.echo(read_text(profiles.path_of(root, name)), nl=False)
+            return
+        current = profiles.plain(root / PARAMS)
+        found = {
+            one: profiles.differences(current, profiles.plain(profiles.path_of(root, one))) for one in profiles.names(root)
+        }
+    if not found:
+        raise typer.Exit(1)
+    near = min(found, key=lambda one: len(found[one]))
+    if not found[near]:
+        typer.echo(f"{PARAMS} has the values of {near}")
+        return
+    typer.echo(f"{PARAMS} has the values of no profile; nearest to {near}, but for")
+    _tell_differences(found[near], PARAMS, near)
+
+
+@profile.command("diff")
+def profile_diff(
+    one: Annotated[str, typer.Argument(help="A file of profiles/, without .yaml.")],
+    other: Annotated[str, typer.Argument(help="Another; by default params.yaml.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
+) -> None:
+    """Print the settings in which a profile and another (or params.yaml) differ; exit status 1 when there are any.
+
+    Example: `moat profile diff paper_llama2_7b paper_mistral_7b`
+    """
+    from moat import profiles
+    from moat.params import PARAMS
+
+    with faults():
+        root = project()
+        second = profiles.path_of(root, other) if other else root / PARAMS
+        found = profiles.differences(profiles.plain(profiles.path_of(root, one)), profiles.plain(second))
+    if json:
+        print_json({key: list(pair) for key, pair in found.items()})
+    elif found:
+        _tell_differences(found, one, other or PARAMS)
+    else:
+        typer.echo(f"{one} and {other or PARAMS} have the same values")
+    if found:
+        raise typer.Exit(1)
+
+
+def _tell_differences(found: Mapping[str, tuple[object, object]], one: str, other: str) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("key", one, other):
+        table.add_column(name)
+    for key, pair in found.items():
+        table.add_row(key, *(escape(value if isinstance(value, str) else repr(value)) for value in pair))
+    console().print(table)
 
 
 @app.command("exec")

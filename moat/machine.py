@@ -30,6 +30,26 @@ class VLLM(Section):
     tolerance: float = Field(default=0.01, gt=0, description="Nats by which its scores may differ from hf's.")
 
 
+class RayActors(Section):
+    """Copies as actors of Ray Data; see machine.example.yaml."""
+
+    address: str = Field(
+        default="",
+        pattern=r"^$|^auto$|^(ray://)?([^\s/:@\[\]]+|\[[0-9a-fA-F:]+\]):[0-9]+$",
+        description="Empty: a Ray of the stage's own, on this computer; auto, HOST:PORT, ray://HOST:PORT: a cluster.",
+    )
+    cpus: float = Field(default=0.5, gt=0, description="Ray's CPUs of one actor.")
+    gpus: float = Field(default=0, ge=0, description="Ray's GPUs of one actor; a part of one, or a whole number.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        for name in ("cpus", "gpus"):
+            value = getattr(self, name)
+            if value > 1 and value != int(value):
+                raise ValueError(f"{name}: a part of one, or a whole number; not {value:g}")
+        return self
+
+
 class RoleEngine(Section):
     """What one role asks: a model in processes of this project (hf, vllm), or an OpenAI-compatible server.
 
@@ -100,16 +120,22 @@ class Machine(Section):
     engine: Literal["hf", "vllm"] = "hf"
     engines: dict[Role, RoleEngine] = Field(default_factory=dict)
     copies: int = Field(default=1, ge=1)
+    ray: RayActors | None = None
     vllm: VLLM = Field(default_factory=VLLM)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: int = Field(default=1, ge=1)
-    processes: Literal[1] = 1
+    processes: int = Field(default=1, ge=1)
+    strategy: Literal["plain", "ddp", "fsdp", "zero2", "zero3"] = "plain"
+    offload: bool = False
+    gradient_checkpointing: bool = False
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     generate_batch: int = Field(default=256, ge=1)
     score_batch: int = Field(default=256, ge=1)
     micro_batch: int | None = Field(default=None, ge=1)
     retry: int = Field(default=3, ge=1)
     checkpoint: int = Field(default=600, ge=0)
+    device_memory: float | None = Field(default=None, gt=0, description="GiB of one device; null: what there is.")
     webshop: str = Field(default="", pattern="^$|^https?://")
     scratch: str = Field(default=".scratch", min_length=1)
 
@@ -118,6 +144,25 @@ class Machine(Section):
         for role in ("critic", "reader"):
             if role in self.engines and self.engines[role].score:
                 raise ValueError(f"engines.{role}.score: nothing of a {role} is scored; remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _trains_as_it_can(self) -> Self:
+        if self.strategy == "plain" and self.processes > 1:
+            raise ValueError(
+                f"strategy: plain is one process, and processes is {self.processes}: set strategy to ddp (each process has "
+                "the whole model), fsdp, zero2 or zero3 (they share it)"
+            )
+        if self.offload and self.strategy in ("plain", "ddp"):
+            raise ValueError(f"offload: strategy {self.strategy} has none; set strategy to fsdp, zero2 or zero3")
+        return self
+
+    @model_validator(mode="after")
+    def _actors_see_gpus(self) -> Self:
+        if self.ray and self.device == "cuda" and not self.ray.gpus:
+            raise ValueError("ray.gpus: 0, with device: cuda; say how many GPUs each actor has, such as 1")
+        if self.ray and self.device == "cpu" and self.ray.gpus:
+            raise ValueError(f"ray.gpus: {self.ray.gpus:g}, with device: cpu; set device: auto, or gpus: 0")
         return self
 
     def role(self, role: Role | None) -> RoleEngine:
@@ -134,6 +179,11 @@ def load(root: Path) -> Machine:
     path = root / MACHINE
     if not path.exists() and not path.is_symlink():  # what is there and cannot be read is a fault, and no default
         return Machine()
+    return read(path)
+
+
+def read(path: Path) -> Machine:
+    """Read a file like machine.yaml. Raises ParamsError naming the key."""
     raw = parse(read_text(path), path)
     return check({} if raw is None else raw, Machine, path)  # all lines may be comments
 

@@ -8,19 +8,22 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from moat import adapters
+from moat.adapters import AdapterError, Kind
 from moat.engines.base import Engine, EngineError
 from moat.engines.child import Children
 from moat.engines.compared import Compared
-from moat.engines.openai import Address, OpenAIEngine, no_scores
+from moat.engines.openai import Address, OpenAIEngine, Told, no_scores
 from moat.engines.spec import Spec
 from moat.layout import BASE_MODEL, CARD
-from moat.machine import MACHINE, ROLES, Machine, Role, RoleEngine
-from moat.params import ParamsError
+from moat.machine import MACHINE, ROLES, Machine, RayActors, Role, RoleEngine
+from moat.params import Lora, ParamsError
 from moat.provenance import combined, content_hash
 from moat.publish import publish
 from moat.rows import Runner
@@ -44,14 +47,35 @@ TOKENIZER_FILES = (
 )
 
 
-def device_and_dtype(machine: Machine) -> tuple[str, str]:
-    """Resolve `auto`: the GPU in bfloat16 if there is one, else the CPU in float32. Raises ValueError without a GPU."""
-    gpu = machine.device != "cpu" and _gpu()
+def device_and_dtype(machine: Machine, gpu: bool | None = None) -> tuple[str, str]:
+    """Resolve `auto`: the GPU if there is one, in bfloat16 if it has that, else the CPU, in float32.
+
+    `gpu` says whether there is one where the model will be, by default here. Raises OSError where there is no such GPU, or
+    it has no bfloat16.
+    """
+    elsewhere = gpu is not None
+    if gpu is None:
+        gpu = machine.device != "cpu" and _gpu()
     if machine.device == "cuda" and not gpu:
         raise OSError("machine.yaml says device: cuda, but torch finds no CUDA device: set `device: auto`")
     device = ("cuda" if gpu else "cpu") if machine.device == "auto" else machine.device
-    dtype = ("float32" if device == "cpu" else "bfloat16") if machine.dtype == "auto" else machine.dtype
-    return device, dtype
+    able = device == "cuda" and (elsewhere or _bfloat16())
+    if device == "cuda" and machine.dtype == "bfloat16" and not able:
+        raise OSError("machine.yaml says dtype: bfloat16, which this GPU does not have: set `dtype: float32`")
+    return device, ("bfloat16" if able else "float32") if machine.dtype == "auto" else machine.dtype
+
+
+def check_attention(machine: Machine) -> None:
+    """Raises OSError where flash attention is asked for and cannot be, with what to set."""
+    if machine.attention == "flash_attention_2":
+        device, dtype = device_and_dtype(machine)
+        instead = "set `attention: auto`"
+        if device == "cpu" or dtype == "float32":
+            raise OSError(f"machine.yaml says attention: flash_attention_2, which is not for {dtype} on {device}: {instead}")
+        from transformers.utils import is_flash_attn_2_available
+
+        if not is_flash_attn_2_available():
+            raise OSError(f"machine.yaml says attention: flash_attention_2; `pip install flash-attn`, or {instead}")
 
 
 def _gpu() -> bool:
@@ -63,12 +87,20 @@ def _gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _bfloat16() -> bool:
+    import torch
+
+    return torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def set_up(machine: Machine) -> None:
     """Thread count and determinism of this process."""
     import torch
     import transformers
 
     torch.set_num_threads(machine.threads)
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else an installed DeepSpeed says that it found no GPU
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -76,16 +108,41 @@ def set_up(machine: Machine) -> None:
 
 
 def load(path: Path, machine: Machine) -> PreTrainedModel:
-    """Load a model folder. Raises FileNotFoundError or OSError, naming the folder, when it is missing or torn."""
-    if not (path / "config.json").is_file():
+    """Load a model folder for inference: a whole model, or an adapter on its base.
+
+    In float32 an adapter is merged into the weights. In a coarser dtype these would swallow a part of it, so it stays
+    beside them, as it was trained. Raises FileNotFoundError or OSError, naming the folder, when it is missing or torn.
+    """
+    if adapters.kind_of(path) is Kind.WHOLE:
+        return load_whole(path, machine)
+    import torch
+
+    model = adapters.load(load_whole(BASE_MODEL, machine), path)
+    return adapters.merged(model) if model.dtype == torch.float32 else model
+
+
+def load_for_training(start: Path, machine: Machine, lora: Lora, seed: int) -> PreTrainedModel:
+    """Load the model that a training starts from; with `lora.rank`, frozen but for an adapter: a fresh one on the base, or
+    the one in `start`. Raises as `load` does, and AdapterError for a start that `lora` does not fit.
+    """
+    adapters.check_start(start, lora)
+    if adapters.kind_of(start) is Kind.WHOLE:
+        return adapters.fresh(load_whole(start, machine), lora, seed)
+    return adapters.going_on(load_whole(BASE_MODEL, machine), start, lora, seed)
+
+
+def load_whole(path: Path, machine: Machine) -> PreTrainedModel:
+    """Load a folder that holds a whole model. Raises FileNotFoundError or OSError, naming it, when it is missing or torn."""
+    if not (path / adapters.MODEL_CONFIG).is_file():
         raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     import torch
     from transformers import AutoModelForCausalLM
 
     device, dtype = device_and_dtype(machine)
+    own: dict[str, Any] = {} if machine.attention == "auto" else {"attn_implementation": machine.attention}
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=getattr(torch, dtype), local_files_only=True
+            path, dtype=getattr(torch, dtype), local_files_only=True, **own
         )
     except Exception as error:
         raise OSError(f"the model in {path} cannot be loaded ({error}): delete it, then `dvc checkout`") from error
@@ -96,8 +153,15 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model folder. Raises FileNotFoundError or OSError when it is missing or damaged."""
     if not (path / "tokenizer_config.json").is_file():
         raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    own: dict[str, Any] = {}
     try:
-        tokenizer: PreTrainedTokenizerBase = _tokenizer_class(path).from_pretrained(path, local_files_only=True)
+        chosen = _tokenizer_class(path)
+        if chosen.__name__ == "AutoTokenizer" and (path / adapters.CONFIG).is_file():
+            # it chooses by the model's configuration too, which an adapter's folder does not hold
+            from transformers import AutoConfig
+
+            own = {"config": AutoConfig.from_pretrained(BASE_MODEL, local_files_only=True)}
+        tokenizer: PreTrainedTokenizerBase = chosen.from_pretrained(path, local_files_only=True, **own)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise OSError(
@@ -118,10 +182,14 @@ def _tokenizer_class(path: Path) -> Any:
 def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_from: Path = BASE_MODEL) -> None:
     """Publish a model folder: weights as safetensors, the base model's tokenizer files byte for byte, and `facts`.
 
+    Of a model with adapters these alone, and `facts` must have the base's content hash as `base` (see `moat.adapters`).
     The trainer's own saving is not used: it adds a file with paths, and a tokenizer that is saved again changes its bytes.
     """
     with publish(target) as temporary:
-        model.save_pretrained(temporary, safe_serialization=True)
+        if adapters.is_adapted(model):
+            adapters.write(model, temporary)
+        else:
+            model.save_pretrained(temporary, safe_serialization=True)
         for name in TOKENIZER_FILES:
             if (tokenizer_from / name).is_file():
                 shutil.copyfile(tokenizer_from / name, temporary / name)
@@ -133,6 +201,7 @@ def open_hf(spec: Spec) -> HFEngine:
     from moat.engines.hf import HFEngine
 
     set_up(spec.machine)
+    check_attention(spec.machine)
     tokenizer = load_tokenizer(spec.model)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     model = load(spec.model, spec.machine).eval()
@@ -154,19 +223,20 @@ def check_folder(path: Path) -> None:
 
     Raises FileNotFoundError or OSError. What only the loaded model shows is checked when it is opened.
     """
-    if not (path / "config.json").is_file():
-        raise FileNotFoundError(f"no model in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    whole = path if adapters.kind_of(path) is Kind.WHOLE else BASE_MODEL
     if not (path / "tokenizer_config.json").is_file():
         raise FileNotFoundError(f"no tokenizer in {path}: run the stage that writes it (`dvc repro`), or `dvc pull`")
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((whole / adapters.MODEL_CONFIG).read_text(encoding="utf-8"))
         rows = config.get("text_config", config).get("vocab_size")
         if rows is not None and (path / "tokenizer.json").is_file():
             from tokenizers import Tokenizer
 
             check_vocabulary(path, Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab_size(), rows)
     except (ValueError, AttributeError) as error:
-        raise OSError(f"{path}/config.json cannot be read ({error}): delete the folder, then `dvc checkout`") from error
+        raise OSError(
+            f"{whole / adapters.MODEL_CONFIG} cannot be read ({error}): delete the folder, then `dvc checkout`"
+        ) from error
 
 
 def open_engine(spec: Spec) -> Engine:
@@ -214,7 +284,7 @@ def seats(machine: Machine, role: Role | None, beside: Role | None, have: Sequen
 def engine_spec(stage: Stage, path: Path, role: Role | None, engine: Literal["hf", "vllm"], shared: bool = False) -> Spec:
     """What opens a model folder for a role, the machine's `auto` resolved; `shared`: its device is another engine's too."""
     machine, params = stage.machine, stage.params
-    device, dtype = device_and_dtype(machine)
+    device, dtype = device_and_dtype(machine, actors_gpu(machine))
     resolved = machine.model_copy(update={"device": device, "dtype": dtype})
     own = machine.role(role).vllm
     if shared and (role not in machine.engines or machine.engines[role].memory is None):
@@ -250,29 +320,56 @@ def runner(
     own = machine.role(role)
     if own.engine == "openai" and role is not None:
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
+    identity = adapters.identity(path, stage.hash_of)
     check_folder(path)
     engine: Literal["hf", "vllm"] = "vllm" if own.engine == "vllm" and (own.score or not scores) else "hf"
-    facts = engine_facts(machine, engine)
-    places, shared = seats(machine, role, beside, gpus(facts["device"]))
+    facts = engine_facts(machine, engine, actors_gpu(machine))
+    places, shared = ([], False) if machine.ray else seats(machine, role, beside, gpus(facts["device"]))
     spec = engine_spec(stage, path, role, engine, shared)
     retry = Retry(machine.retry)
     workers: Workers = Here(lambda: open_engine(spec), retry)
-    if engine == "vllm" or len(places) > 1 or beside:
+    reference: Workers | None = None
+    if machine.ray:
+        workers = actors(stage, path, spec, own.copies or 1)
+        reference = actors(stage, path, replace(spec, engine="hf"), 1) if engine == "vllm" and own.score else None
+    elif engine == "vllm" or len(places) > 1 or beside:
         log = stage.scratch / "logs" / stage.note_path.parent.name / f"{stage.label}-{role or 'model'}"
-        workers = children = Children(spec, retry, log, places)
+        workers = Children(spec, retry, log, places)
         if engine == "vllm" and own.score:
             reference = Children(replace(spec, engine="hf"), retry, log.with_name(f"{log.name}-hf"), places[:1])
-            workers = Compared(children, reference, own.vllm.tolerance, stage.say)
-        workers.start()
+    if reference:
+        workers = Compared(workers, reference, own.vllm.tolerance, stage.say)
+    workers.start()
     return Runner(
         workers=workers,
-        identity=facts | {"model": stage.hash_of(path, without=CARD)},
+        identity=facts | {"model": identity},
         journal=stage.journal,
         generate_batch=machine.generate_batch,
         score_batch=machine.score_batch,
         max_failed=max_failed,
         facts=facts,
     )
+
+
+def actors(stage: Stage, path: Path, spec: Spec, copies: int) -> Workers:
+    """Engines of the model in `path` in actors of Ray. Raises ParamsError when Ray is not there or too small."""
+    from moat.engines.ray import Actors, Job
+
+    own = stage.machine.ray or RayActors()
+    wanted = spec.vllm.tensor_parallel if spec.engine == "vllm" else 1
+    if 1 < wanted > own.gpus:
+        raise ParamsError(f"{MACHINE}: ray.gpus: {own.gpus:g}, but vllm.tensor_parallel: {wanted}; set both to the same")
+    job = Job(spec.open, Retry(stage.machine.retry), stage.root.resolve())
+    if own.address:
+        made = partial(engine_facts, spec.machine, spec.engine)
+        contents = {(stage.root / folder).absolute(): stage.hash_of(folder, CARD) for folder in adapters.parts(path)}
+        job = replace(job, contents=contents, facts=made, wanted=made(gpu=actors_gpu(stage.machine)))
+    return Actors(job, own, copies, stage.scratch, stage.machine.threads)
+
+
+def actors_gpu(machine: Machine) -> bool | None:
+    """Whether Ray's actors have a GPU; None without actors."""
+    return None if machine.ray is None else machine.ray.gpus > 0
 
 
 def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: bool, name: str, revision: str) -> Runner:
@@ -292,11 +389,11 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
         address, encode, tokenizer.eos_token_id, tokenizer.eos_token, score=bool(own.score), logprobs=role == "planner"
     )
     whole = role in ("planner", "grounder")
-    weights = Path(engine.told.folder or "")
-    if whole and (weights / "config.json").is_file() and stage.hash_of(weights, CARD) != stage.hash_of(path, CARD):
+    model = adapters.identity(path, stage.hash_of) if whole else tokenizer_hash(path)
+    if whole and (other := _other_model(stage, engine.told, model)):
         raise EngineError(
-            f"{where}: the server serves the model in {weights}, which is not the one in {path}: serve that one "
-            f"(`vllm serve {path.as_posix()}`); leave {where}.model empty, so that each round asks for its own"
+            f"{where}: the server serves the model in {other}, which is not the one in {path}: serve that one "
+            f"(`{_serve(path)}`); leave {where}.model empty, so that each round asks for its own"
         )
     facts = {
         "engine": own.engine,
@@ -305,7 +402,6 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
         "logprobs": "server" if engine.told.logprobs else "none",
         "versions": versions("transformers", "tokenizers"),
     }
-    model = stage.hash_of(path, without=CARD) if whole else tokenizer_hash(path)
     return Runner(
         workers=Here(lambda: engine, Retry(1, 0.0)),  # the engine itself tries again, and waits
         identity=facts | {"model": model, "revision": revision},
@@ -316,6 +412,29 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
         facts=facts,
         longest=engine.told.longest,
     )
+
+
+def _other_model(stage: Stage, told: Told, model: str) -> str:
+    """Which folder a server serves, where it lies on this computer and holds another model than the one identified."""
+    folder = Path(told.folder or "")
+    if not any((folder / name).is_file() for name in (adapters.MODEL_CONFIG, adapters.CONFIG)):
+        return ""
+    base = Path(told.base or "")
+    if not (base / adapters.MODEL_CONFIG).is_file():
+        base = BASE_MODEL
+    try:
+        served = (adapters.identity(folder, stage.hash_of, base), adapters.exported_from(folder))
+    except AdapterError:
+        return f"{folder} on {base}"
+    return "" if model in served else str(folder)
+
+
+def _serve(path: Path) -> str:
+    """How vLLM serves a model folder under its own name."""
+    name = path.as_posix()
+    if adapters.kind_of(path) is Kind.WHOLE:
+        return f"vllm serve {name}"
+    return f"vllm serve {BASE_MODEL.as_posix()} --enable-lora --lora-modules {name}={name}"
 
 
 def tokenizer_hash(path: Path) -> str:
@@ -350,16 +469,17 @@ def facts_of(**runners: Runner) -> dict[str, Any]:
     return first if all(one == first for one in others) else {"engines": every}
 
 
-def engine_facts(machine: Machine, engine: Literal["hf", "vllm"] = "hf") -> dict[str, Any]:
+def engine_facts(machine: Machine, engine: Literal["hf", "vllm"] = "hf", gpu: bool | None = None) -> dict[str, Any]:
     """What made an artifact in processes of this project: engine, dtype and versions; stable for one machine setting.
 
-    Raises EngineError when the engine is not installed.
+    `gpu` as for `device_and_dtype`. Raises EngineError when the engine is not installed.
     """
-    device, dtype = device_and_dtype(machine)
+    device, dtype = device_and_dtype(machine, gpu)
     known = versions("torch", "transformers", "tokenizers")
     if engine == "vllm":
         known["vllm"] = vllm_version(device)
-    return {"engine": engine, "device": device, "dtype": dtype, "versions": known}
+    attention = {} if machine.attention == "auto" else {"attention": machine.attention}
+    return {"engine": engine, "device": device, "dtype": dtype, **attention, "versions": known}
 
 
 def vllm_version(device: str) -> str:
@@ -387,11 +507,10 @@ def copy(source: Path, target: Path, facts: dict[str, Any]) -> None:
 
     Raises FileNotFoundError when it is not there.
     """
-    if not (source / "config.json").is_file():
-        raise FileNotFoundError(f"no model in {source}: run the stage that writes it (`dvc repro`), or `dvc pull`")
+    base = adapters.recorded_base(source) if adapters.kind_of(source) is Kind.ADAPTER else None
     with publish(target) as temporary:
         shutil.copytree(source, temporary, copy_function=shutil.copyfile)
-        write_card(temporary, facts | {"copy_of": source.as_posix()})
+        write_card(temporary, facts | {"copy_of": source.as_posix()} | ({"base": base} if base else {}))
 
 
 def write_card(folder: Path, facts: dict[str, Any]) -> None:

@@ -198,7 +198,7 @@ class Sft(Section):
 
 
 class Lora(Section):
-    """Low-rank adapters (Hu et al. 2021) in place of all weights: trained, then merged, so that models stay whole."""
+    """Low-rank adapters (Hu et al. 2021) in place of all weights; a round's model is then the adapter alone."""
 
     rank: int = Field(ge=0, description="0: all weights are trained.")
     alpha: Positive = Field(description="The update is scaled by alpha / rank.")

@@ -138,6 +138,32 @@ def _overlay(old: CommentedMap, new: CommentedMap, above: Key = ()) -> None:
         _set_comment(*last, _comment(*last)[0], below)
 
 
+ABSENT = "–"  # stands for the value of a key that one side lacks
+
+
+def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+    """Dotted leaf keys whose values differ, with both values, in the first one's order; ABSENT for a key that is lacking.
+
+    Lists and maps below a source's or a model's settings are compared leaf by leaf too; 1 and true are different.
+    """
+    left, right = dict(_values(one)), dict(_values(other))
+    keys = [*left, *(key for key in right if key not in left)]
+    found = {}
+    for key in keys:
+        pair = left.get(key, ABSENT), right.get(key, ABSENT)
+        if key[:1] != FOLLOWS and (pair[0] != pair[1] or isinstance(pair[0], bool) is not isinstance(pair[1], bool)):
+            found[".".join(key)] = pair
+    return found
+
+
+def _values(node: Any, above: Key = ()) -> Iterator[tuple[Key, Any]]:
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _values(value, (*above, str(key)))
+    else:
+        yield above, node
+
+
 def use(root: Path, name: str, params: Path) -> bool:
     """Write a profile's values into `params`; False when it had them already.
 

@@ -32,9 +32,9 @@ def combined(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256("\n".join(f"{name} {digest}" for name, digest in sorted(hashes.items())).encode()).hexdigest()
 
 
-def content_hash(path: Path) -> str:
-    """SHA-256 of a file, or of a folder's file names and contents. Raises FileNotFoundError."""
-    return combined(file_hashes(path))
+def content_hash(path: Path, without: str | None = None) -> str:
+    """SHA-256 of a file, or of a folder's file names and contents (but the file `without`). Raises FileNotFoundError."""
+    return combined({name: digest for name, digest in file_hashes(path).items() if name != without})
 
 
 def checkout(root: Path) -> dict[str, Any]:

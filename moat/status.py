@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from moat import layout
+from moat import adapters, layout
 
 TABLES = ("subgoals", "scores", "actions", "pairs", "critiques", "sft", "dynamics")
 MODELS = ("planner", "grounder")
@@ -41,9 +41,11 @@ def rows_in(path: Path) -> str:
 
 
 def folder(path: Path) -> str:
-    """Whether a model folder is there: "yes" when it holds weights."""
+    """Whether a model folder is there: "yes" when it holds weights, "adapter" when they are an adapter's."""
     if not path.is_dir():
         return ABSENT
+    if (path / adapters.WEIGHTS).is_file():
+        return "adapter"
     return "yes" if any(path.glob("*.safetensors")) else "no weights"
 
 

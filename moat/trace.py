@@ -22,6 +22,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 
 from moat import layout
+from moat.adapters import CONFIG
 from moat.params import Params
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
@@ -256,7 +257,9 @@ class Tracer:
                 pass
             except ValueError as error:
                 raise TraceError(f"{path}/moat.json is not JSON ({error}): `dvc checkout {path}`") from error
-            found.append({"path": str(path), "there": bool(card)} | {n: v for n, v in card.items() if n != "log"})
+            on = str(layout.BASE_MODEL) if (self.root / path / CONFIG).is_file() else None
+            own = {name: value for name, value in card.items() if name != "log"}
+            found.append({"path": str(path), "there": bool(card), "adapter_of": on} | own)
         return found
 
 
@@ -285,7 +288,8 @@ def trained_on(model: Row) -> str:
     if not model["there"]:
         return "not there"
     of = next((f"{model[name]:,} {name}" for name in ("pairs", "rows") if name in model), "nothing")
-    return f"by {model.get('stage')}: {of}, {model.get('updates', 0):,} updates"
+    on = f"; an adapter of {model['adapter_of']}" if model["adapter_of"] else ""
+    return f"by {model.get('stage')}: {of}, {model.get('updates', 0):,} updates{on}"
 
 
 def _head(out: Console, name: str, note: str = "") -> None:

@@ -5,7 +5,10 @@ of TRL and transformers that matter are set here explicitly: no bf16 and no grad
 packing, no truncation, labels given row by row. DPO's reference log-probabilities are computed before training, through the
 journal, keyed by the reference's weights and the row's tokens; the reference is never in memory beside the policy.
 
-With `lora.rank` the trainers get a model with adapters, and what is published is the merged model.
+With `lora.rank` the trainers get a model with adapters, and these alone are published (`moat.adapters`).
+
+What an update learns from is planned (`moat.batches`), so losses and gradients depend neither on the micro-batch nor on the
+number of processes. One process trains in the stage's own; several are started by `moat.trainer`, and run what stands here.
 
 A training that was killed goes on from its last checkpoint to the weights that it would have had. Checkpoints lie in the
 scratch folder under a fingerprint of all that determines those weights, and are gone when the model is published.
@@ -13,23 +16,32 @@ scratch folder under a fingerprint of all that determines those weights, and are
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import importlib.util
 import json
 import math
+import os
 import shutil
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Literal, Self, cast
 
 import torch
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType, broadcast_object_list
 from datasets import Dataset
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from moat import layout, lock, models
+from moat import adapters, batches, layout, lock, models, trainer
+from moat.batches import FILLER, Plan
 from moat.machine import Machine
 from moat.params import Align, Lora, Sft
 from moat.provenance import content_hash
@@ -38,8 +50,10 @@ from moat.rows import answered, tell
 from moat.stage import Advance, Stage, versions
 from moat.tokens import Example
 
-TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets")
+TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft")
 IGNORED = -100  # a label that no loss counts
+SIDES = ("chosen", "rejected")
+OWN = ("row", "name", "tokens", "scored")  # columns that no collator knows
 # What a model folder keeps of the training log, an entry an update; no times, so that equal runs have equal bytes.
 LOGGED = {
     "update",
@@ -130,12 +144,15 @@ class _Watch(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.advance(1)
-        if self.checkpoints and self.checkpoints.due() and state.global_step < state.max_steps:
-            control.should_save = True
+        if self.checkpoints and state.global_step < state.max_steps:
+            # clocks differ: the first process decides for all, who save together
+            control.should_save = broadcast_object_list([self.checkpoints.due()])[0]
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.checkpoints:
-            self.checkpoints.saved()
+            PartialState().wait_for_everyone()  # whole only when every process has written its part
+            if state.is_world_process_zero:
+                self.checkpoints.saved()
 
     def on_log(
         self,
@@ -154,8 +171,37 @@ class _Watch(TrainerCallback):
                 )
 
 
+class _Places:
+    """The data set as a loader asks for it: rows by number, and the filler where a place has none."""
+
+    def __init__(self, rows: Dataset, filler: dict[str, Any]) -> None:
+        self.rows = rows
+        self.filler = filler | {"row": FILLER}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, numbers: list[int]) -> list[dict[str, Any]]:
+        found = iter(self.rows.__getitems__([number for number in numbers if number != FILLER]))
+        return [self.filler if number == FILLER else next(found) for number in numbers]
+
+
+class _Share:
+    """The micro-batches of one process, for a DataLoader."""
+
+    def __init__(self, plan: Plan, process: int) -> None:
+        self.plan = plan
+        self.process = process
+
+    def __len__(self) -> int:
+        return self.plan.updates * self.plan.accumulation
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.plan.of(self.process)
+
+
 class _Rows:
-    """Mixed into a trainer: rows are token ids already, and the trainer knows which rows the update at work is made of."""
+    """Mixed into a trainer: rows are token ids already, and come as `moat.batches` plans them."""
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any, **kwargs: Any) -> Dataset:
         return dataset
@@ -163,34 +209,112 @@ class _Rows:
     def _precompute_ref_logps(self, dataset: Dataset, *args: Any, **kwargs: Any) -> Dataset:
         return dataset  # the rows bring their own
 
-    def watch(self, names: Sequence[str]) -> None:
-        """Remember the rows of every batch, by name."""
+    def _send_telemetry(self) -> None:
+        """Nothing is sent."""
+
+    def _prepare_input(self, data: Any) -> Any:
+        """To the device and no more: DeepSpeed's way rounds the reference's log-probabilities to bfloat16."""
+        trainer: Any = self
+        return data.to(trainer.args.device) if isinstance(data, torch.Tensor) else super()._prepare_input(data)  # type: ignore[misc]
+
+    def follow(self, plan: Plan) -> None:
+        """Take the rows as planned."""
+        trainer: Any = self
+        self.plan, self.mine = plan, list[int]()
+        self.tokens: list[int] = trainer.train_dataset["tokens"][:]
+        self.scored: list[int] = trainer.train_dataset["scored"][:]
+
+    def get_train_dataloader(self) -> Any:
         trainer: Any = self
         collate = trainer.data_collator
-        self.names, self.recent = names, list[list[int]]()
 
         def keep_row(examples: list[dict[str, Any]]) -> dict[str, Any]:
-            batch = collate([{name: value for name, value in one.items() if name != "row"} for one in examples])
+            batch = collate([{name: value for name, value in one.items() if name not in OWN} for one in examples])
             return dict(batch) | {"row": torch.tensor([example["row"] for example in examples])}
 
-        trainer.data_collator = keep_row
+        return DataLoader(
+            cast(Any, _Places(trainer.train_dataset, trainer.filler(trainer.train_dataset[0]))),
+            batch_sampler=cast(Any, _Share(self.plan, trainer.args.process_index)),
+            collate_fn=keep_row,
+            pin_memory=trainer.args.dataloader_pin_memory,
+        )
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        trainer: Any = self
-        self.recent = [*self.recent, inputs.pop("row").tolist()][-trainer.args.gradient_accumulation_steps :]
+        self.mine = [row for row in inputs.pop("row").tolist() if row != FILLER]
         return super().training_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
 
     def rows(self) -> list[str]:
-        """Names of the rows of the last update."""
-        return [self.names[row] for rows in self.recent for row in rows]
+        """Names of the rows of the last update, of all processes."""
+        trainer: Any = self
+        return list(trainer.train_dataset[self.plan.whole(trainer.state.global_step - 1)]["name"])
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """What TRL measures is a mean over a micro-batch's places: made one over the rows, or tokens, of the update."""
+        trainer: Any = self
+        metrics: dict[str, list[float]] = trainer._metrics["train"]
+        if metrics:
+            steps = self.plan.micro_batches(trainer.state.global_step - 1)
+            rows = [[row for share in step for row in share if row != FILLER] for step in steps]
+            places = [sum(map(len, step)) for step in steps]
+            tokens = [sum(self.tokens[row] for row in step) for step in rows]
+            scored = [sum(self.scored[row] for row in step) for step in rows]
+            for name, values in metrics.items():
+                if name.startswith(("rewards/", "logps/")):
+                    metrics[name] = [_dot(values, places) / sum(map(len, rows))]
+                elif name in ("mean_token_accuracy", "entropy"):
+                    weights = scored if name == "entropy" else tokens
+                    metrics[name] = [_dot(values, weights) / sum(weights)]
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
+
+
+def _dot(values: Sequence[float], weights: Sequence[int]) -> float:
+    return math.fsum(value * weight for value, weight in zip(values, weights, strict=True))
 
 
 class _SFT(_Rows, SFTTrainer):
-    """TRL's SFTTrainer on our rows."""
+    """TRL's SFTTrainer on our rows; it divides by the supervised tokens of the whole effective batch."""
+
+    def filler(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row of which nothing is supervised."""
+        return {"input_ids": row["input_ids"][:2], "labels": [IGNORED] * 2}
 
 
 class _DPO(_Rows, DPOTrainer):
-    """TRL's DPOTrainer on our rows."""
+    """TRL's DPOTrainer on our rows, whose loss is a mean over a micro-batch: weighed so that it is one over the update."""
+
+    nll_weight = 0.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        adapters.drop_reference(self.model)
+
+    def filler(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A pair without completions: its margin is 0 whatever the model, its loss ln 2 and its gradient exactly 0."""
+        ids = (row["prompt_ids"] + row["chosen_ids"])[:2]
+        return {"prompt_ids": ids} | {f"{side}_ids": [] for side in SIDES} | {f"ref_{side}_logps": 0.0 for side in SIDES}
+
+    def _send_telemetry(self) -> None:
+        """Nothing is sent. TRL then loads a reference model under FSDP alone, which is not needed: it must not know yet."""
+        self.is_fsdp_enabled = False
+
+    def _precompute_ref_logps(self, dataset: Dataset, *args: Any, **kwargs: Any) -> Dataset:
+        self.is_fsdp_enabled = self.accelerator.distributed_type == DistributedType.FSDP
+        return dataset
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool) -> Any:
+        """(1/N) sum of -log sigma(margin) + w (1/T) sum of NLL, over the N pairs and T chosen tokens of the update.
+
+        The trainer takes the mean over accumulation steps and processes of what is returned here for a micro-batch.
+        """
+        whole, places = self.plan.whole(self.state.global_step), len(inputs["ref_chosen_logps"])
+        shares = self.plan.processes * self.plan.accumulation
+        self.loss_types, self.loss_weights = ["sigmoid"], [shares * places / len(whole)]
+        if self.nll_weight and self.mine:
+            share = shares * sum(self.tokens[row] for row in self.mine) / sum(self.tokens[row] for row in whole)
+            self.loss_types, self.loss_weights = ["sigmoid", "sft"], [*self.loss_weights, self.nll_weight * share]
+        loss = super()._compute_loss(model, inputs, return_outputs)
+        fillers = places - len(self.mine)
+        return loss - math.log(2) * shares * fillers / len(whole) if fillers else loss
 
 
 def check_rows(rows: Sequence[Example], names: Sequence[str], max_length: int) -> None:
@@ -204,20 +328,55 @@ def check_rows(rows: Sequence[Example], names: Sequence[str], max_length: int) -
             raise RowError(f"row {name} has no supervised token")
 
 
+def accumulation(settings: Sft, machine: Machine) -> tuple[int, int]:
+    """Rows of a micro-batch and micro-batches of an update, in each process. Raises BatchError when there is a remainder."""
+    each, rest = divmod(settings.batch_size, machine.processes)
+    if rest:
+        raise BatchError(
+            f"the effective batch {settings.batch_size} is not a multiple of the {machine.processes} processes: "
+            "change processes in machine.yaml"
+        )
+    micro_batch = machine.micro_batch or each
+    if each % micro_batch:
+        raise BatchError(
+            f"the effective batch {settings.batch_size} is not a multiple of micro_batch {micro_batch} times processes "
+            f"{machine.processes}: change micro_batch in machine.yaml"
+        )
+    return micro_batch, each // micro_batch
+
+
+def check_machine(machine: Machine, settings: Sft) -> None:
+    """Refuse what this computer cannot do, before anything is worked out. Raises BatchError or OSError with what to set."""
+    device, dtype = models.device_and_dtype(machine)
+    models.check_attention(machine)
+    accumulation(settings, machine)
+    sharded = machine.strategy in ("fsdp", "zero2", "zero3")
+    if machine.strategy in ("zero2", "zero3") and importlib.util.find_spec("deepspeed") is None:
+        raise OSError(
+            f"strategy {machine.strategy} needs DeepSpeed: `pip install -c constraints.txt deepspeed`, or take fsdp"
+        )
+    if device == "cuda" and machine.processes > torch.cuda.device_count():
+        raise OSError(
+            f"machine.yaml says processes: {machine.processes}, a GPU for each, and there are {torch.cuda.device_count()}: "
+            "set `processes` to that"
+        )
+    if device == "cpu" and machine.offload:
+        raise OSError("machine.yaml says offload: true, from a GPU to the CPU, where all is: set `offload: false`")
+    if device == "cpu" and sharded and dtype == "bfloat16":
+        raise OSError(f"strategy {machine.strategy} has no bfloat16 on a CPU: set `dtype: auto` in machine.yaml")
+
+
 def arguments(settings: Sft, updates: int, seed: int, machine: Machine) -> dict[str, Any]:
     """What SFTConfig and DPOConfig share. Raises BatchError when the effective batch cannot be divided."""
     device, dtype = models.device_and_dtype(machine)
-    micro_batch = machine.micro_batch or settings.batch_size
-    if settings.batch_size % micro_batch:
-        raise BatchError(
-            f"the effective batch {settings.batch_size} is not a multiple of micro_batch {micro_batch}: "
-            "change micro_batch in machine.yaml"
-        )
+    micro_batch, accumulated = accumulation(settings, machine)
+    # accelerate knows DeepSpeed and FSDP on accelerators alone: a CPU passes for one, with gloo between the processes
+    passing = device == "cpu" and machine.strategy in ("fsdp", "zero2", "zero3")
     seed %= 2**32  # numpy's generators, which the trainer seeds, take 32 bits
     return {
         "max_steps": updates,
         "per_device_train_batch_size": micro_batch,
-        "gradient_accumulation_steps": settings.batch_size // micro_batch,
+        "gradient_accumulation_steps": accumulated,
         "learning_rate": settings.learning_rate,
         "lr_scheduler_type": settings.schedule,
         "warmup_steps": math.ceil(settings.warmup_ratio * updates),
@@ -230,13 +389,17 @@ def arguments(settings: Sft, updates: int, seed: int, machine: Machine) -> dict[
         "data_seed": seed,
         "bf16": dtype == "bfloat16",
         "fp16": False,
-        "gradient_checkpointing": False,
-        "use_cpu": device == "cpu",
+        "gradient_checkpointing": machine.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "use_cpu": device == "cpu" and not passing,
+        "ddp_backend": "gloo" if passing else None,
+        "ddp_find_unused_parameters": False,
         "max_length": None,
         "logging_strategy": "steps",
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "save_strategy": "no",
+        "save_total_limit": 2,  # the last whole one stays until the next is whole, and then goes
         "eval_strategy": "no",
         "report_to": [],
         "disable_tqdm": True,
@@ -247,6 +410,65 @@ def arguments(settings: Sft, updates: int, seed: int, machine: Machine) -> dict[
         "average_tokens_across_devices": True,
         "use_liger_kernel": False,
     }
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training without its rows and its model: which loss, and the arguments of its trainer."""
+
+    loss: Literal["sft", "dpo"]
+    arguments: dict[str, Any]
+    beta: float = 0.0
+    nll_weight: float = 0.0
+
+    def config(self) -> Any:
+        """The trainer's settings; from here on the processes know each other."""
+        if self.loss == "sft":
+            return SFTConfig(
+                **self.arguments,
+                packing=False,
+                padding_free=False,
+                loss_type="nll",
+                completion_only_loss=True,
+                shuffle_dataset=False,
+                dataset_kwargs={"skip_prepare_dataset": True},
+            )
+        return DPOConfig(
+            **self.arguments, beta=self.beta, loss_type=["sigmoid"], precompute_ref_log_probs=True, disable_dropout=True
+        )
+
+
+def _own(names: Sequence[str] | None, tokens: list[int], scored: list[int]) -> dict[str, list[Any]]:
+    """What errors and weights are made from; names are the rows' numbers by default."""
+    numbers = list(range(len(tokens)))
+    return {"row": numbers, "name": list(names or map(str, numbers)), "tokens": tokens, "scored": scored}
+
+
+def sft_columns(rows: Sequence[Example], names: Sequence[str] | None) -> dict[str, list[Any]]:
+    """The rows as SFTTrainer reads them."""
+    tokens = [len(row.completion) for row in rows]
+    return {
+        "input_ids": [row.prompt + row.completion for row in rows],
+        "labels": [[IGNORED] * len(row.prompt) + row.completion for row in rows],
+    } | _own(names, tokens, tokens)
+
+
+def dpo_columns(
+    reference: tuple[Sequence[float], Sequence[float]],
+    chosen: Sequence[Example],
+    rejected: Sequence[Example],
+    names: Sequence[str] | None,
+) -> dict[str, list[Any]]:
+    """The pairs as DPOTrainer reads them."""
+    tokens = [len(row.completion) for row in chosen]
+    columns: dict[str, list[Any]] = {
+        "prompt_ids": [row.prompt for row in chosen],
+        "chosen_ids": [row.completion for row in chosen],
+        "rejected_ids": [row.completion for row in rejected],
+        "ref_chosen_logps": list(reference[0]),
+        "ref_rejected_logps": list(reference[1]),
+    }
+    return columns | _own(names, tokens, [n + len(row.completion) for n, row in zip(tokens, rejected, strict=True)])
 
 
 def sft(
@@ -263,20 +485,8 @@ def sft(
     The loss is the mean over the supervised tokens of an effective batch, whatever the micro-batch. `names` are what an
     error calls the rows (their numbers by default).
     """
-    data = {
-        "input_ids": [row.prompt + row.completion for row in rows],
-        "labels": [[IGNORED] * len(row.prompt) + row.completion for row in rows],
-    }
-    config = SFTConfig(
-        **arguments,
-        packing=False,
-        padding_free=False,
-        loss_type="nll",
-        completion_only_loss=True,
-        shuffle_dataset=False,
-        dataset_kwargs={"skip_prepare_dataset": True},
-    )
-    return _run(_SFT, config, model, tokenizer, data, advance, names, checkpoints)
+    data = Dataset.from_dict(sft_columns(rows, names))
+    return log_of(train(Job("sft", arguments), data, lambda: model, tokenizer, advance, checkpoints))
 
 
 def dpo(
@@ -298,83 +508,76 @@ def dpo(
     Loss: −log σ(β [(log π − log π_ref)(chosen) − (log π − log π_ref)(rejected)]), log-probabilities summed over the
     completion (Rafailov et al. 2023, eq. 7), plus `nll_weight` × the chosen completions' mean NLL per token.
     """
-    data: dict[str, list[Any]] = {
-        "prompt_ids": [row.prompt for row in chosen],
-        "chosen_ids": [row.completion for row in chosen],
-        "rejected_ids": [row.completion for row in rejected],
-        "ref_chosen_logps": list(reference[0]),
-        "ref_rejected_logps": list(reference[1]),
-    }
-    config = DPOConfig(
-        **arguments,
-        beta=beta,
-        loss_type=["sigmoid", "sft"] if nll_weight else ["sigmoid"],
-        loss_weights=[1.0, nll_weight] if nll_weight else [1.0],
-        precompute_ref_log_probs=True,
-        disable_dropout=True,
-    )
-    return _run(_DPO, config, model, tokenizer, data, advance, names, checkpoints)
+    data = Dataset.from_dict(dpo_columns(reference, chosen, rejected, names))
+    job = Job("dpo", arguments, beta, nll_weight)
+    return log_of(train(job, data, lambda: model, tokenizer, advance, checkpoints))
 
 
-def _run(
-    trainer_class: Any,
-    config: Any,
-    model: PreTrainedModel,
+def train(
+    job: Job,
+    rows: Dataset,
+    load: Callable[[], PreTrainedModel],
     tokenizer: Any,
-    data: dict[str, list[Any]],
     advance: Advance,
-    names: Sequence[str] | None,
     checkpoints: Checkpoints | None,
-) -> list[dict[str, float]]:
-    size = len(next(iter(data.values())))
-    rows = Dataset.from_dict(data | {"row": list(range(size))})
-    trainer = trainer_class(model=model, args=config, train_dataset=rows, processing_class=tokenizer)
-    trainer.watch(names or [str(row) for row in range(size)])
-    for callback in ("PrinterCallback", "ProgressCallback"):
-        for present in list(trainer.callback_handler.callbacks):
-            if type(present).__name__ == callback:
-                trainer.remove_callback(present)
-    trainer.add_callback(_Watch(advance, trainer.rows, checkpoints))
-    last = checkpoints.last() if checkpoints else None
+) -> Any:
+    """Train what `load` gives, from the last whole checkpoint if there is one; returns the trainer.
+
+    Called by every process of a training. The model is loaded when the processes know each other, because what shares a
+    model out loads it so. Raises FloatingPointError, BatchError when memory runs out, DiskFullError.
+    """
+    config = job.config()
+    if config.device.type == "cpu" and os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        # accelerate shards on accelerators alone, and on a CPU would copy the model in silence; torch's FSDP2 runs on both
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    config._n_gpu = min(config.n_gpu, 1)  # of several GPUs one process takes one: no torch.nn.DataParallel behind our back
+    own: Any = {"sft": _SFT, "dpo": _DPO}[job.loss]
     try:
+        trainer = own(model=load(), args=config, train_dataset=rows, processing_class=tokenizer)
+        trainer.nll_weight = job.nll_weight
+        shape = (config.world_size, config.gradient_accumulation_steps)
+        batch = config.per_device_train_batch_size * math.prod(shape)
+        trainer.follow(Plan(len(rows), batch, config.max_steps, config.data_seed, *shape))
+        for callback in ("PrinterCallback", "ProgressCallback"):
+            for present in list(trainer.callback_handler.callbacks):
+                if type(present).__name__ == callback:
+                    trainer.remove_callback(present)
+        trainer.add_callback(_Watch(advance, trainer.rows, checkpoints))
+        last = checkpoints.last() if checkpoints else None
         with disk_full_at(Path(config.output_dir)):
             trainer.train(resume_from_checkpoint=str(last) if last else None)
     except torch.OutOfMemoryError as error:
         raise BatchError(
             f"out of GPU memory with {config.per_device_train_batch_size} rows a forward pass: lower micro_batch in "
-            f"machine.yaml (the effective batch stays the same). {error}"
+            f"machine.yaml (the effective batch stays the same), or see docs/training.md. {error}"
         ) from error
+    return trainer
+
+
+def log_of(trainer: Any) -> list[dict[str, float]]:
+    """What a trainer logged, an entry an update."""
     log = [entry for entry in trainer.state.log_history if "loss" in entry]
     return [{"update": entry["step"]} | {k: float(v) for k, v in entry.items() if k != "step"} for entry in log]
 
 
-def adapted(model: PreTrainedModel, settings: Lora, seed: int) -> PreTrainedModel:
-    """The model with low-rank adapters on every linear layer but the output's, which alone are trained; itself at rank 0.
+def to_train(start: Path, machine: Machine, lora: Lora, seed: int) -> PreTrainedModel:
+    """The model in `start` as it is trained.
 
-    An adapter starts as zero (its second factor is), so the model is what it was.
+    A step of a small learning rate is less than bfloat16 tells apart: weights that are trained in it are kept in float32 and
+    rounded for the computing alone. DeepSpeed and FSDP do so themselves, and place the model, too.
     """
-    if not settings.rank:
-        return model
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(seed)
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules="all-linear",
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
-    return cast(PreTrainedModel, get_peft_model(model, config))  # it answers to all that a trainer asks of one
+    own: dict[str, Any] = {}
+    _, dtype = models.device_and_dtype(machine)
+    if machine.strategy not in ("plain", "ddp"):
+        own = {"device": "cpu", "dtype": dtype}
+    elif dtype == "bfloat16" and not lora.rank:
+        own = {"dtype": "float32"}
+    return models.load_for_training(start, machine.model_copy(update=own), lora, seed)
 
 
-def merged(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with its adapters added to its weights; itself when it has none."""
-    from peft import PeftModel
-
-    adapters: Any = model
-    return adapters.merge_and_unload() if isinstance(adapters, PeftModel) else model
+def training_facts(machine: Machine) -> dict[str, Any]:
+    """What made a trained model, and may move its last bits."""
+    return models.engine_facts(machine) | {"strategy": machine.strategy, "processes": machine.processes}
 
 
 def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any, **more: Any) -> Checkpoints:
@@ -383,11 +586,13 @@ def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any
     An experiment beside the checkout may be at the same training in the same scratch folder: each has a folder of its own.
     """
     what = {
-        "start": stage.hash_of(start, without=layout.CARD),
+        "start": adapters.identity(start, stage.hash_of),
         "arguments": arguments,
-        "machine": models.engine_facts(stage.machine) | {"versions": versions(*TRAINERS)},
-        "code": content_hash(Path(__file__)),
+        "machine": training_facts(stage.machine) | {"versions": versions(*TRAINERS)},
+        "code": [content_hash(Path(one.__file__ or "")) for one in (adapters, batches, trainer, sys.modules[__name__])],
         "lora": stage.params.lora.model_dump(),
+        "config": "" if stage.machine.strategy == "plain" else content_hash(trainer.config(stage.machine.strategy)),
+        "offload": stage.machine.offload,
         **more,
     }
     told = hashlib.sha256(json.dumps([what, rows], sort_keys=True).encode()).hexdigest()[:16]
@@ -401,6 +606,34 @@ def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any
 
 def _ids(rows: Sequence[Example]) -> list[list[list[int]]]:
     return [[row.prompt, row.completion] for row in rows]
+
+
+def _trained(
+    stage: Stage, job: Job, columns: dict[str, list[Any]], start: Path, seed: int, what: str, checkpoints: Checkpoints
+) -> tuple[PreTrainedModel, list[dict[str, float]]]:
+    """The model in `start`, trained as machine.yaml says, and the log."""
+    machine, lora = stage.machine, stage.params.lora
+    device, dtype = models.device_and_dtype(machine)
+    job = replace(job, arguments=job.arguments | {"output_dir": str(checkpoints.folder)})
+    if device == "cuda":  # what reference log-probabilities were worked out with makes room
+        gc.collect()
+        torch.cuda.empty_cache()
+    with stage.progress(what, job.arguments["max_steps"]) as advance:
+        if machine.strategy == "plain":
+            model = to_train(start, machine, lora, seed)
+            rows = Dataset.from_dict(columns)
+            log = log_of(train(job, rows, lambda: model, models.load_tokenizer(start), advance, checkpoints))
+            return (model if lora.rank else model.to(getattr(torch, dtype))), log
+        weights, log, settings = trainer.run(stage, job, columns, start, seed, checkpoints, advance)
+    here = machine.model_copy(update={"device": "cpu", "dtype": dtype})
+    model = models.load_for_training(start, here, lora, seed)
+    unknown = model.load_state_dict(weights, strict=False).unexpected_keys
+    if unknown:
+        raise AssertionError(f"weights that the model does not have: {unknown}")
+    for one, own in zip((model.config, model.generation_config), settings, strict=True):
+        for name, value in own.items():
+            setattr(one, name, value)
+    return model, log
 
 
 def train_sft(
@@ -417,17 +650,17 @@ def train_sft(
 ) -> None:
     """Load `start`, fine-tune it on `rows`, publish `target` with `facts`; `updates` overrides the epochs of `settings`.
 
-    Raises RowError for rows that cannot be learned from, FloatingPointError when the loss is not a number.
+    Raises RowError for rows that cannot be learned from, BatchError or OSError for what this computer cannot do,
+    FloatingPointError when the loss is not a number, TrainingError when processes fail in another way.
     """
+    check_machine(stage.machine, settings)
     check_rows(rows, names, stage.params.max_length)
+    adapters.check_start(start, stage.params.lora)
     updates = updates or updates_for(settings, len(rows))
     models.set_up(stage.machine)
-    shared = arguments(settings, updates, seed, stage.machine)
-    with _checkpoints(stage, start, shared, _ids(rows)) as checkpoints:
-        model = adapted(models.load(start, stage.machine), stage.params.lora, seed)
-        tokenizer = models.load_tokenizer(start)
-        with stage.progress("training", updates) as advance:
-            log = sft(model, tokenizer, rows, _in(checkpoints, shared), advance, names, checkpoints)
+    job = Job("sft", arguments(settings, updates, seed, stage.machine))
+    with _checkpoints(stage, start, job.arguments, _ids(rows)) as checkpoints:
+        model, log = _trained(stage, job, sft_columns(rows, names), start, seed, "training", checkpoints)
         _finish(stage, model, target, log, {**facts, "rows": len(rows), "updates": updates})
         checkpoints.clear()
 
@@ -458,46 +691,26 @@ def train_dpo(
     facts: Mapping[str, Any],
 ) -> None:
     """Load `start`, align it on the pairs against the model in `reference`, publish `target`. Raises as `train_sft` does."""
+    check_machine(stage.machine, settings)
     for rows in (chosen, rejected):
         check_rows(rows, names, stage.params.max_length)
+    adapters.check_start(start, stage.params.lora)
     models.set_up(stage.machine)
     log_ref = reference_logprobs(stage, reference, chosen, rejected, names)
     updates = updates_for(settings, len(chosen))
-    shared = arguments(settings, updates, seed, stage.machine)
-    if settings.nll_weight and shared["gradient_accumulation_steps"] > 1:
-        raise BatchError(
-            "align.nll_weight takes a mean over the tokens of a micro-batch, so accumulation would change the loss: "
-            "set `micro_batch: null` in machine.yaml, or align.nll_weight to 0"
-        )
+    job = Job("dpo", arguments(settings, updates, seed, stage.machine), settings.beta, settings.nll_weight)
     weights = {"beta": settings.beta, "nll_weight": settings.nll_weight, "reference": log_ref}
-    with _checkpoints(stage, start, shared, [_ids(chosen), _ids(rejected)], **weights) as checkpoints:
-        model = adapted(models.load(start, stage.machine), stage.params.lora, seed)
-        tokenizer = models.load_tokenizer(start)
-        with stage.progress("aligning", updates) as advance:
-            log = dpo(
-                model,
-                log_ref,
-                tokenizer,
-                chosen,
-                rejected,
-                _in(checkpoints, shared),
-                settings.beta,
-                settings.nll_weight,
-                advance,
-                names,
-                checkpoints,
-            )
+    with _checkpoints(stage, start, job.arguments, [_ids(chosen), _ids(rejected)], **weights) as checkpoints:
+        columns = dpo_columns(log_ref, chosen, rejected, names)
+        model, log = _trained(stage, job, columns, start, seed, "aligning", checkpoints)
         for name in ("logps/chosen", "logps/rejected", "rewards/margins"):
             stage.say(f"{name} {log[0][name]:.3f} → {log[-1][name]:.3f}")
         _finish(stage, model, target, log, {**facts, "pairs": len(chosen), "updates": updates})
         checkpoints.clear()
 
 
-def _in(checkpoints: Checkpoints, arguments: dict[str, Any]) -> dict[str, Any]:
-    return arguments | {"output_dir": str(checkpoints.folder)}
-
-
 def _finish(stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
     kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
-    models.save(merged(model), target, facts | {"log": kept} | models.engine_facts(stage.machine))
+    base = {"base": stage.hash_of(layout.BASE_MODEL, without=layout.CARD)} if stage.params.lora.rank else {}
+    models.save(model, target, facts | base | {"log": kept} | training_facts(stage.machine))
     stage.say(f"{len(log):,} updates, loss {log[0]['loss']:.3f} → {log[-1]['loss']:.3f}")

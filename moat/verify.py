@@ -69,7 +69,7 @@ CONTENTS: tuple[tuple[str, tuple[Check, ...]], ...] = (
     ),
     (
         "Models",
-        (models.complete, models.tokenizers, models.weights, models.logs),
+        (models.complete, models.bases, models.tokenizers, models.weights, models.logs),
     ),
     (
         "Tokens",

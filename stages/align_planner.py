@@ -1,8 +1,8 @@
 """align_planner: move the planner towards the plans that the grounder can use.
 
 Reads    data/tasks/train.parquet, data/rounds/{round}/pairs.parquet, data/demos/planner.parquet,
-         models/planner/{0,prev}; params.yaml: align, mode, independent, cold_start.planner, init_from, reference,
-         format, max_length, seed
+         models/planner/{0,prev} (adapters: models/base too); params.yaml: align, mode, independent, cold_start.planner,
+         init_from, reference, lora, format, max_length, seed
 Writes   models/planner/{round}
 Paper    MOAT, section 4.1: DPO, learning rate 4e-7, cosine, batch 4 x 8; the reference is the planner before the update
 Differs  `align.nll_weight` adds an NLL term on the chosen plan (tiny only); `align.loss: sft_chosen` is a control;
@@ -13,7 +13,7 @@ Differs  `align.nll_weight` adds an NLL term on the chosen plan (tiny only); `al
 
 from __future__ import annotations
 
-from moat import layout, models, training
+from moat import adapters, layout, models, training
 from moat.examples import demo_examples, planner_pairs
 from moat.params import Sft
 from moat.schemas.demos import DEMOS
@@ -31,11 +31,12 @@ def run(stage: Stage, round: str, prev: str) -> None:
     start = before if params.init_from == "previous" else cold
     reference = before if params.reference == "previous" else cold
     pairs_path = layout.table("pairs", round)
-    reads = [layout.TRAIN_TASKS, pairs_path, start]
+    reads, folders = [layout.TRAIN_TASKS, pairs_path], [start]
     if params.mode == "independent":
         reads.append(layout.demos("planner"))
     elif reference != start:
-        reads.append(reference)
+        folders.append(reference)
+    reads += adapters.parts(*folders)
     stage.header(f"align the planner, round {round}, {params.mode}", reads, [target])
     renderer = Renderer(models.load_tokenizer(start), params.format)
     pairs = PAIRS.read(pairs_path)

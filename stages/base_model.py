@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -50,6 +51,8 @@ def embedded(stage: Stage, settings: EmbeddedModel) -> None:
 
 def pretrained(stage: Stage, settings: LocalModel) -> None:
     """Copy a pretrained model and its tokenizer into the project. Raises OSError saying what to fetch, and to where."""
+    if not Path(settings.name).is_dir() and not re.fullmatch("[0-9a-f]{40}", settings.revision):
+        stage.warn(f"base_model.revision {settings.revision!r} may come to mean other weights: set the hub's commit there")
     try:
         tokenizer = AutoTokenizer.from_pretrained(settings.name, revision=settings.revision)
         model = AutoModelForCausalLM.from_pretrained(settings.name, revision=settings.revision, dtype=torch.float32)

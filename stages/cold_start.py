@@ -1,7 +1,7 @@
 """cold_start: supervised fine-tuning of one role on its demonstrations, from the base model.
 
-Reads    models/base, data/demos/{role}.parquet; params.yaml: cold_start.{role}, format, max_length, seed
-Writes   models/{role}/0
+Reads    models/base, data/demos/{role}.parquet; params.yaml: cold_start.{role}, lora, format, max_length, seed
+Writes   models/{role}/0: a whole model, or with `lora.rank` the adapter alone
 Paper    MOAT, section 5.1: 2 epochs, learning rate 2e-5, batch 128, length 1024, linear warm-up over 3%
 
     python -m moat.launch stages/cold_start.py --role planner

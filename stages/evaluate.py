@@ -1,6 +1,6 @@
 """evaluate: the planner and the grounder of one round on every evaluation task: plan, ground, execute.
 
-Reads    data/tasks/eval.parquet, models/{planner,grounder}/{round};
+Reads    data/tasks/eval.parquet, models/{planner,grounder}/{round} (adapters: models/base too);
          params.yaml: planning, evaluate, sample, score, format, max_length, seed, limits
 Writes   data/evals/{round}.parquet, a row per task with every intermediate
 Paper    MOAT, section 5: success per task source
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from moat import acting, layout, models
+from moat import acting, adapters, layout, models
 from moat.engines.base import decoding_of
 from moat.episodes import Episode, play, script
 from moat.episodes import planner as ask_planner
@@ -197,7 +197,7 @@ def run(stage: Stage, round: str) -> None:
     """All input and output of the stage."""
     params, target = stage.params, layout.evals(round)
     folders = [layout.model(role, round) for role in ("planner", "grounder")]
-    stage.header(f"plan, ground and execute, round {round}", [layout.EVAL_TASKS, *folders], [target])
+    stage.header(f"plan, ground and execute, round {round}", [layout.EVAL_TASKS, *adapters.parts(*folders)], [target])
     planner = models.runner(stage, folders[0], params.limits.max_failed, "planner", beside="grounder")
     grounder = models.runner(stage, folders[1], params.limits.max_failed, "grounder", beside="planner")
     scorer = grounder

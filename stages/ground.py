@@ -1,7 +1,7 @@
 """ground: the grounder of the round before acts on every candidate, and the actions are executed.
 
-Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev};
-         params.yaml: ground, format, seed, limits
+Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev} (an adapter:
+         models/base too); params.yaml: ground, format, seed, limits
 Writes   data/rounds/{round}/actions.parquet
 Paper    MOAT, section 4.2: all K sampled sequences are reused
 Differs  greedy unless params say otherwise: the paper does not say, the authors' code uses temperature 0.1
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moat import acting, layout, models
+from moat import acting, adapters, layout, models
 from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.actions import ACTIONS
 from moat.schemas.subgoals import SUBGOALS
@@ -29,7 +29,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     """All input and output of the stage."""
     params, target, model = stage.params, layout.table("actions", round), layout.model("grounder", prev)
     candidates_path = layout.table("subgoals", round)
-    reads = [layout.TRAIN_TASKS, candidates_path, model]
+    reads = [layout.TRAIN_TASKS, candidates_path, *adapters.parts(model)]
     stage.header(f"act on every plan and execute, round {round}", reads, [target])
     candidates = SUBGOALS.read(candidates_path)
     usable = candidates.filter(candidates["dropped"].is_null()).join(

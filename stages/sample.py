@@ -1,6 +1,7 @@
 """sample: K subgoal sequences per training task from the planner of the round before.
 
-Reads    data/tasks/train.parquet, models/planner/{prev}; params.yaml: sample, format, seed, limits
+Reads    data/tasks/train.parquet, models/planner/{prev} (an adapter: models/base too); params.yaml: sample, format, seed,
+         limits
 Writes   data/rounds/{round}/subgoals.parquet
 Differs  under iterative planning the unit is a turn: K next subgoals, given the gold turns before
 Paper    MOAT, section 4.1: K = 15 at temperature 1.0; top_p 0.95 and 512 tokens are the authors' code
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moat import collapse, layout, models
+from moat import adapters, collapse, layout, models
 from moat.engines.base import FinishReason, decoding_of
 from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.subgoals import SUBGOALS
@@ -34,7 +35,7 @@ def why_dropped(text: str, reason: FinishReason, *, turn: bool = False) -> str |
 def run(stage: Stage, round: str, prev: str) -> None:
     """All input and output of the stage."""
     params, target, model = stage.params, layout.table("subgoals", round), layout.model("planner", prev)
-    stage.header(f"{params.sample.k} plans per task, round {round}", [layout.TRAIN_TASKS, model], [target])
+    stage.header(f"{params.sample.k} plans per task, round {round}", [layout.TRAIN_TASKS, *adapters.parts(model)], [target])
     tasks = TASKS.read(layout.TRAIN_TASKS)
     runner = models.runner(stage, model, params.limits.max_failed, "planner")
     renderer = Renderer(models.load_tokenizer(model), params.format)

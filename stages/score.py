@@ -1,7 +1,7 @@
 """score: how well the grounder of the round before predicts the gold actions from each candidate.
 
-Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev};
-         params.yaml: score, format, max_length, limits
+Reads    data/tasks/train.parquet, data/rounds/{round}/subgoals.parquet, models/grounder/{prev} (an adapter:
+         models/base too); params.yaml: score, format, max_length, limits
 Writes   data/rounds/{round}/scores.parquet
 Paper    MOAT, section 4.1: PPL = exp(-(1/|a|) sum_i log P(a_i | a_<i, x, I, s))
 Differs  |a| is read as the action tokens without the end token (score.include_end); both NLL and PPL are stored.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
-from moat import layout, models
+from moat import adapters, layout, models
 from moat.examples import OVER_LENGTH, gold_example
 from moat.noise import measure
 from moat.rows import ENGINE_FAILED, answered, tell
@@ -32,7 +32,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     """All input and output of the stage."""
     params, target, model = stage.params, layout.table("scores", round), layout.model("grounder", prev)
     candidates_path = layout.table("subgoals", round)
-    reads = [layout.TRAIN_TASKS, candidates_path, model]
+    reads = [layout.TRAIN_TASKS, candidates_path, *adapters.parts(model)]
     stage.header(f"PPL of the gold actions given each plan, round {round}", reads, [target])
     candidates = SUBGOALS.read(candidates_path)
     usable = candidates.filter(candidates["dropped"].is_null()).join(

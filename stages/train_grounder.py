@@ -1,7 +1,8 @@
 """train_grounder: teach the grounder to act on the plans that the planner really writes.
 
-Reads    data/rounds/{round}/sft.parquet, data/demos/grounder.parquet, models/grounder/{0,prev};
-         params.yaml: train_grounder, mode, independent, cold_start.grounder, init_from, format, max_length, seed
+Reads    data/rounds/{round}/sft.parquet, data/demos/grounder.parquet, models/grounder/{0,prev} (adapters:
+         models/base too); params.yaml: train_grounder, mode, independent, cold_start.grounder, init_from, lora, format,
+         max_length, seed
 Writes   models/grounder/{round}
 Paper    MOAT, section 4.2: SFT, 2 epochs, learning rate 2e-5, batch 128
 Differs  under `mode: independent` the grounder goes on with its own demonstrations for as many updates
@@ -11,7 +12,7 @@ Differs  under `mode: independent` the grounder goes on with its own demonstrati
 
 from __future__ import annotations
 
-from moat import layout, models, training
+from moat import adapters, layout, models, training
 from moat.examples import demo_examples, grounder_examples
 from moat.params import Sft
 from moat.schemas.demos import DEMOS
@@ -27,7 +28,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     settings: Sft = params.train_grounder
     start = layout.model("grounder", prev if params.init_from == "previous" else "0")
     sft_path = layout.table("sft", round)
-    reads = [sft_path, start, *([layout.demos("grounder")] if params.mode == "independent" else [])]
+    reads = [sft_path, *adapters.parts(start), *([layout.demos("grounder")] if params.mode == "independent" else [])]
     stage.header(f"tune the grounder, round {round}, {params.mode}", reads, [target])
     renderer = Renderer(models.load_tokenizer(start), params.format)
     rows, names, counts = grounder_examples(renderer, SFT.read(sft_path), params.max_length)

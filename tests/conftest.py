@@ -226,6 +226,21 @@ def project_in_turns(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def project_of_adapters(tmp_path_factory):
+    """One small run of one round with adapters of rank 4."""
+    from moat.params import yaml
+
+    made = Project(tmp_path_factory.mktemp("adapters"))
+    path, parser = made.place / "params.yaml", yaml()
+    params = parser.load(path.read_text(encoding="utf-8"))
+    params["lora"]["rank"] = 4
+    with path.open("w", encoding="utf-8") as file:
+        parser.dump(params, file)
+    made.dvc("repro")
+    return made
+
+
+@pytest.fixture(scope="session")
 def project(tmp_path_factory):
     """One small run of one round."""
     made = Project(tmp_path_factory.mktemp("project"))

@@ -24,12 +24,18 @@ STANDARD |= {"logprobs", "stream", "stop"}
 
 class StandIn:
     """One model under `names`. `extras`: it takes and gives vLLM's fields. `logprobs`: raw, processed (after temperature)
-    or none."""
+    or none. `root`: its folder; `base`: that of the model under it, of which it is an adapter."""
 
-    def __init__(self, model, tokenizer, names=("tiny",), key="", extras=True, logprobs="raw", root=None, longest=None):
+    def __init__(
+        self, model, tokenizer, names=("tiny",), key="", extras=True, logprobs="raw", root=None, longest=None, base=None
+    ):
         self.engine = HFEngine(model, tokenizer.pad_token_id, tokenizer.eos_token_id)
         self.tokenizer, self.names, self.key, self.extras, self.logprobs = tokenizer, names, key, extras, logprobs
-        self.about = {"root": root, "max_model_len": longest}
+        self.about = {"root": root, "max_model_len": longest, "parent": None}
+        self.others = []
+        if base is not None:  # as vLLM lists an adapter: it names the model under it, which has the context
+            self.about |= {"parent": "base", "max_model_len": None}
+            self.others = [{"id": "base", "root": base, "max_model_len": longest, "parent": None}]
         self.bodies, self.faults, self.broken = [], deque(), None
         self.active = self.most = 0
         self.hold = 0.0  # seconds that each answer takes at least
@@ -105,7 +111,8 @@ def _handler(server):
             if self.path != "/v1/models":
                 self.give(404, {"detail": "Not Found"})
             elif self.let_in():
-                self.give(200, {"object": "list", "data": [{"id": name} | server.about for name in server.names]})
+                own = [{"id": name} | server.about for name in server.names]
+                self.give(200, {"object": "list", "data": [*server.others, *own]})
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

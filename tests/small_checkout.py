@@ -6,6 +6,7 @@ the models are untrained, and their moat.json says what training on these tables
 """
 
 import contextlib
+import copy
 import math
 import random
 import tempfile
@@ -93,9 +94,14 @@ class Builder:
             self.evaluate(key)
 
     def save(self, path, facts, tokenizer_from=layout.BASE_MODEL):
-        from moat import models
+        from moat import adapters, models
+        from moat.provenance import content_hash
 
-        models.save(self.model, path, facts, tokenizer_from)
+        model = self.model
+        if self.params.lora.rank and path != layout.BASE_MODEL:
+            model = adapters.fresh(copy.deepcopy(model), self.params.lora, 0)
+            facts = facts | {"base": content_hash(layout.BASE_MODEL, layout.CARD)}
+        models.save(model, path, facts, tokenizer_from)
 
     def train(self, path, stage, named, n, settings, updates=None):
         updates = updates or math.ceil(math.ceil(n / settings.batch_size) * settings.epochs)

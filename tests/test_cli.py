@@ -360,6 +360,48 @@ def test_the_list_marks_what_params_has(project):
     ]
 
 
+def test_show_prints_a_profile_as_it_stands(project):
+    assert moat("profile", "show", "tiny").stdout == TINY
+    done = moat("profile", "show", "huge")
+    assert done.exit_code == 1
+    assert "there are tiny" in done.stderr
+
+
+def test_show_says_which_profile_params_has_and_what_differs(project):
+    write_profile(project, "wide", MORE_PLANS)
+    assert moat("profile", "show").stdout == "params.yaml has the values of tiny\n"
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    (project / "params.yaml").write_text(text.replace("  min_gap: 0.1 ", "  min_gap: 0.2 "), encoding="utf-8")
+    said = moat("profile", "show").stdout
+    assert "nearest to tiny" in said
+    assert [line.split() for line in said.splitlines() if "min_gap" in line] == [["pairs.min_gap", "0.2", "0.1"]]
+
+
+def test_diff_tells_the_keys_that_differ(project):
+    write_profile(project, "wide", MORE_PLANS)
+    done = moat("profile", "diff", "wide")  # against params.yaml
+    assert done.exit_code == 1
+    assert [line.split() for line in done.stdout.splitlines() if "sample" in line] == [["sample.k", "15", "8"]]
+    assert json.loads(moat("profile", "diff", "tiny", "wide", "--json").stdout) == {"sample.k": [8, 15]}
+    same = moat("profile", "diff", "tiny")
+    assert (same.exit_code, same.stdout) == (0, "tiny and params.yaml have the same values\n")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ({"a": {"b": 1}}, {"a": {"b": 1}}, {}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a.b": (1, 3), "a.c": (2, profiles.ABSENT)}),
+        ({"a": 1}, {"a": True}, {"a": (1, True)}),  # as YAML, and to DVC, they are not the same
+        ({"a": {}}, {"a": {"b": 1}}, {"a": ({}, profiles.ABSENT), "a.b": (profiles.ABSENT, 1)}),
+        ({"rounds": {"1": 1}, "evaluated": {"1": 1}}, {"rounds": {}, "evaluated": {}}, None),
+    ],
+)
+def test_leaves_are_compared_and_what_follows_is_left_out(one, other, found):
+    made = profiles.differences(one, other)
+    assert made == found if found is not None else not any(key.startswith("evaluated") for key in made)
+
+
 # --- status ----------------------------------------------------------------------------------------------------------
 
 
@@ -373,6 +415,9 @@ def test_artifacts_are_counted_and_absent_ones_marked(project):
     (project / "models/planner/1").mkdir(parents=True)
     (project / "models/planner/1/model.safetensors").touch()
     (project / "models/grounder/1").mkdir(parents=True)
+    (project / "models/grounder/0").mkdir()
+    (project / "models/grounder/0/adapter_model.safetensors").touch()
+    assert artifacts(project, "0")["grounder"] == "adapter"
     found = artifacts(project, "1")
     assert (found["scores"], found["pairs"], found["subgoals"]) == ("3", "unreadable", ABSENT)
     assert (found["planner"], found["grounder"], found["eval"]) == ("yes", "no weights", ABSENT)

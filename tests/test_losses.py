@@ -1,6 +1,6 @@
 """SFT and DPO as TRL runs them for moat/training.py, against tests/reference.py in float64 and over four tokenizers.
 
-Whole models, no LoRA; the reference's log-probabilities are handed to DPO.
+Whole models (adapters: tests/test_adapters.py); the reference's log-probabilities are handed to DPO.
 """
 
 import copy
@@ -14,7 +14,7 @@ from trl import DPOTrainer, SFTTrainer
 from moat import models, params, training
 from moat.base_models import scratch_model
 from moat.machine import Machine
-from moat.params import Align, Lora, Sft
+from moat.params import Align, Sft
 from moat.stage import Stage
 from moat.tokens import Renderer
 from tests.reference import dpo_loss, first_adamw_step, float64_weights, gradients, margins, sft_loss, summed, sums
@@ -378,60 +378,3 @@ def test_an_aligned_models_folder_tells_both_sides(root, tmp_path, monkeypatch, 
         assert [entry["logps/chosen"], entry["logps/rejected"]] == pytest.approx(said, abs=5e-3)
     assert not (target / "training_args.bin").exists()
     assert (target / "tokenizer.json").read_bytes() == written.read_bytes()
-
-
-# --- low-rank adapters ------------------------------------------------------------------------------------------------
-
-LORA = Lora(rank=4, alpha=8, dropout=0.0)
-
-
-def factors(model):
-    """The adapters' weights by name."""
-    return {name: weight for name, weight in model.named_parameters() if "lora_" in name}
-
-
-@pytest.mark.trap(10)
-def test_the_first_loss_with_adapters_is_ln_2_and_its_margins_are_0(make_model, tokenizer, pair, machine):
-    """An adapter is zero at first: policy = reference, so −log σ(0) = ln 2 = 0.693147."""
-    model = training.adapted(make_model(), LORA, 3)
-    log = run_dpo(model, make_model(), tokenizer, pair, machine)
-    assert log[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert log[0]["rewards/margins"] == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["sft", "dpo"])
-def test_the_adapters_alone_are_trained_and_then_merged(make_model, tokenizer, rows, pair, machine, kind):
-    """The base's weights stay; the merged model is a plain one, W + (alpha / rank) B A in every adapted layer."""
-    base = {name: weight.clone() for name, weight in make_model().state_dict().items()}
-    model = training.adapted(make_model(), LORA, 3)
-    if kind == "sft":
-        run_sft(model, tokenizer, rows, machine, updates=3)
-    else:
-        run_dpo(model, make_model(), tokenizer, pair, machine, updates=3)
-    learned = {name: weight.detach().clone() for name, weight in factors(model).items()}
-    whole = training.merged(model)
-    assert type(whole) is type(make_model())
-    assert not factors(whole)
-    for name, weight in whole.state_dict().items():
-        a, b = (
-            next((w for n, w in learned.items() if f"{name.removesuffix('.weight')}.lora_{side}." in n), None)
-            for side in "AB"
-        )
-        adapted = "_proj" in name
-        assert (a is not None) is adapted
-        expected = base[name] + 2.0 * (b @ a) if adapted else base[name]
-        assert torch.allclose(weight, expected, atol=1e-6)
-        assert not adapted or not torch.equal(weight, base[name])
-
-
-def test_rank_0_trains_all_weights(make_model):
-    model = make_model()
-    assert training.adapted(model, LORA.model_copy(update={"rank": 0}), 3) is model
-    assert training.merged(model) is model
-
-
-def test_equal_seeds_start_equal_adapters(make_model):
-    """The first factor is random; the run's seed decides it."""
-    one, same, other = (factors(training.adapted(make_model(), LORA, seed)) for seed in (3, 3, 4))
-    assert all(torch.equal(weight, same[name]) for name, weight in one.items())
-    assert not all(torch.equal(weight, other[name]) for name, weight in one.items())

@@ -48,6 +48,7 @@ def test_the_example_shows_every_key_with_its_default():
         ("vllm: {max_tokens: 9}\n", r"vllm\.max_tokens: unknown key"),
         ("dtype: float16\n", r"dtype: Input should be 'auto', 'float32' or 'bfloat16'"),
         ("device: [cpu\n", r"is not YAML"),
+        ("device_memory: 0\n", r"device_memory: .*greater than 0"),
         ("- cpu\n", r"holds no settings"),
         ("# caf\xe9\n", r"line 1: the byte 0xe9 is not UTF-8"),
         ('scratch: ""\n', r"scratch: .*at least 1"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import socket
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -11,13 +12,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from moat import layout, models, params
+from moat import adapters, layout, models, params
 from moat import machine as machines
 from moat.engines.base import Decoding, EngineError, FinishReason
 from moat.engines.hf import HFEngine
 from moat.engines.openai import Address, OpenAIEngine
+from moat.export import export
 from moat.machine import Machine, RoleEngine
-from moat.params import ParamsError
+from moat.params import Lora, ParamsError
+from moat.provenance import content_hash
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.demos import DEMOS
 from moat.schemas.subgoals import SUBGOALS
@@ -482,6 +485,37 @@ def test_another_rounds_weights_are_refused(place, start, root, make_model, toke
     machine_yaml(place, "planner", url=server.url)
     with pytest.raises(EngineError, match=r"does not serve 'models/planner/0'"):
         models.runner(sample_stage(root, place, "s"), layout.model("planner", "0"), 0.0, "planner")
+
+
+def test_an_adapter_is_known_on_its_server(place, start, root, make_model, tokenizer):
+    """Served on its base, or exported: the round's. Another adapter, another base, or the base alone: refused.
+
+    Its context is the base's.
+    """
+    base = layout.BASE_MODEL
+    models.save(make_model(), base, {}, place / "models" / "planner" / "0")
+    card = {"base": content_hash(base, "moat.json")}
+    adapter, other = layout.model("planner", "1"), layout.model("planner", "2")
+    for path, seed in ((adapter, 3), (other, 4)):
+        models.save(adapters.fresh(make_model(), Lora(rank=4, alpha=8, dropout=0.0), seed), path, card)
+    export("planner", "1", place / "exported")
+    shutil.copytree(base, place / "tuned")
+    (place / "tuned" / "config.json").write_text((base / "config.json").read_text() + " ")
+
+    def served(folder, under=None):
+        server = start(names=["tiny"], root=str(folder), base=under and str(under), longest=300)
+        machine_yaml(place, "planner", url=server.url, model="tiny")
+        return models.runner(sample_stage(root, place, "s"), adapter, 0.0, "planner")
+
+    assert [served(adapter, base).longest, served(place / "exported").longest] == [300, 300]
+    assert served(place / "exported").identity == served(adapter, base).identity
+    for folder, under in ((other, base), (base, None)):
+        with pytest.raises(
+            EngineError, match=r"which is not the one in models/planner/1: .*--lora-modules models/planner/1="
+        ):
+            served(folder, under)
+    with pytest.raises(EngineError, match=r"models/planner/1 on .*tuned, which is not the one in models/planner/1"):
+        served(adapter, place / "tuned")
 
 
 def test_identity_is_the_model_and_never_the_way_to_it(place, start, root):

@@ -42,6 +42,18 @@ def test_a_file_that_is_missing_or_another_is_refused_with_the_remedy(run, chang
     assert not layout.BASE_MODEL.exists()
 
 
+def test_a_hub_model_without_a_commit_is_warned_of(tmp_path, monkeypatch, capsys, root, stage_module):
+    """A branch moves; with a commit nothing is said. (There is no such model, and no network: the stage then stops.)"""
+    monkeypatch.chdir(tmp_path)
+    own = params.load(root / "profiles" / "paper_llama2_7b.yaml")
+    for revision, warned in (("main", True), ("0" * 40, False)):
+        base = own.base_model.model_copy(update={"name": "nobody/nothing", "revision": revision})
+        stage = Stage("base_model", own.model_copy(update={"base_model": base}), Machine(device="cpu"), tmp_path)
+        with pytest.raises(OSError, match=r"put the model's folder on this disk"):
+            stage_module("base_model").run(stage)
+        assert ("the hub's commit" in capsys.readouterr().out) is warned
+
+
 @pytest.mark.slow
 def test_the_weights_are_whole_and_the_tokenizer_is_the_models(run):
     """Float32 safetensors that load without gguf; token ids as the file's own vocabulary gives them; one sum of weights.

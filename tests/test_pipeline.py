@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
+from ruamel.yaml import YAML
 
 from moat.checkout import Level
 from moat.params import load
+from moat.provenance import content_hash
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.demos import DEMOS
@@ -22,7 +25,9 @@ from moat.schemas.scores import SCORES
 from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
-from moat.trace import Tracer
+from moat.status import artifacts
+from moat.tables import metadata
+from moat.trace import Tracer, trained_on
 from moat.turns import STOP
 from moat.verify import verify
 from tests.damage import TABLES
@@ -156,6 +161,44 @@ def test_a_run_of_iterative_planning_plays_its_turns(project_in_turns):
         for row in evals.iter_rows(named=True):
             assert row["actions"] == "; ".join(turn["actions"] for turn in row["turns"])
     assert [finding for result in verify(place.place).results for finding in result.findings] == []
+
+
+def test_a_run_of_adapters(project_of_adapters, monkeypatch):
+    """A round's models are adapters on models/base, which every stage that asks one names and depends on; all is verified.
+
+    moat status and moat trace say so; another rank runs the trainings again.
+    """
+    made = project_of_adapters
+    for role in ("planner", "grounder"):
+        for key in ("0", "1"):
+            folder = made.place / f"models/{role}/{key}"
+            assert {path.name for path in folder.glob("*.safetensors")} == {"adapter_model.safetensors"}
+            assert json.loads((folder / "moat.json").read_text())["base"] == content_hash(
+                made.place / "models/base", "moat.json"
+            )
+            assert artifacts(made.place, key)[role] == "adapter"
+    lock = YAML(typ="safe").load((made.place / "dvc.lock").read_text())["stages"]
+    for path in ("data/rounds/1/subgoals", "data/rounds/1/scores", "data/rounds/1/actions", "data/evals/1"):
+        assert "models/base" in metadata(made.place / f"{path}.parquet")["facts"]["inputs"]
+    for stage in ("sample@1", "score@1", "ground@1", "evaluate@1", "align_planner@1", "train_grounder@1"):
+        assert "models/base" in {dep["path"] for dep in lock[stage]["deps"]}
+    report = verify(made.place)
+    assert [finding for result in report.results for finding in result.findings] == []
+    assert [result.title for result in report.results if not result.ran] == []
+    row = made.table(SFT, "data/rounds/1/sft.parquet").filter(pl.col("origin") != "initial")["row_id"][0]
+    story = Tracer(made.place, load(made.place / "params.yaml")).trace(row)
+    assert (story["models"][-1]["path"], story["models"][-1]["adapter_of"]) == ("models/grounder/1", "models/base")
+    assert trained_on(story["models"][-1]).endswith("; an adapter of models/base")
+    monkeypatch.chdir(made.place)
+    text = Path("params.yaml").read_text(encoding="utf-8")
+    Path("params.yaml").write_text(text.replace("rank: 4", "rank: 2"), encoding="utf-8")
+    try:
+        dry = made.ran(made.dvc("repro", "--dry"))
+    finally:
+        Path("params.yaml").write_text(text, encoding="utf-8")
+    trained = {"cold_start@planner", "cold_start@grounder", "align_planner@1", "train_grounder@1"}
+    assert {name for name in dry if name.partition("@")[0] in ("cold_start", "align_planner", "train_grounder")} == trained
+    assert "base_model" not in dry
 
 
 def test_dvc_shows_metrics_and_plots(project):

@@ -245,6 +245,17 @@ def test_every_artifact_is_written_once_and_comes_from_somewhere():
                 assert dep in written or inside, (name, dep)
 
 
+def test_whoever_reads_a_rounds_model_depends_on_the_base():
+    """It may be an adapter, which is nothing without it; an unchanged base reruns nothing. moat.json stands alone."""
+    asks = set()
+    for name, entry in STAGES.items():
+        if any(re.match(r"models/(planner|grounder)/[^/]+$", dep) for dep in entry["deps"]):
+            asks.add(name)
+            assert "models/base" in entry["deps"], name
+            assert "adapters.parts(" in FILES[name].read_text(encoding="utf-8"), name
+    assert asks == {"sample", "score", "ground", "align_planner", "train_grounder", "evaluate"}
+
+
 # --- a stage's command line -------------------------------------------------------------------------------------------
 
 

@@ -280,6 +280,12 @@ def test_equal_outputs_stop_the_rerun(own):
     assert own.repro(dry=False) == CRITICS | {"report"}
 
 
+def test_a_base_that_comes_out_the_same_reruns_nothing(own):
+    """Every stage that asks a round's model depends on the base, and none of them runs for a new note on it."""
+    own.write(**{"base_model.seed": 1})
+    assert own.repro(dry=False) == {"base_model", "report"}
+
+
 def test_changed_outputs_rerun_what_reads_them_and_nothing_before(own):
     """Other verdicts: the grounder's branch of the round runs, and neither its candidates nor the planner's branch."""
     own.write(**{"critic.kind": "none"})

@@ -324,7 +324,7 @@ def test_reference_log_probabilities_are_those_of_the_weights(root, folder, mach
 @pytest.mark.trap(23)
 def test_the_reference_is_gone_before_the_policy_is_loaded(stage, folder, pair, monkeypatch):
     """Two models are loaded, the second when nothing holds the first any more."""
-    load, weights_of, alive = models.load, [], []
+    load, weights_of, alive = models.load_whole, [], []
 
     def watch(path, machine):
         alive.append([weights() is not None for weights in weights_of])
@@ -332,7 +332,7 @@ def test_the_reference_is_gone_before_the_policy_is_loaded(stage, folder, pair, 
         weights_of.append(weakref.ref(next(model.parameters())))
         return model
 
-    monkeypatch.setattr(models, "load", watch)
+    monkeypatch.setattr(models, "load_whole", watch)
     base, target = folder / "models" / "base", folder / "models" / "planner" / "1"
     own = {"names": list("abcd"), "settings": align(), "seed": 0, "facts": {}}
     gc.disable()

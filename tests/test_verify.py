@@ -314,6 +314,85 @@ def test_a_model_that_should_have_stayed_and_changed_is_found(make_checkout, tmp
     assert found(tmp_path, "models/planner/1", "it was not trained, and yet is not models/planner/0")
 
 
+# --- adapters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adapted(make_checkout, tmp_path_factory):
+    """The small checkout with adapters of rank 4. Shared: copy it before changing anything."""
+    made = tmp_path_factory.mktemp("adapted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        make_checkout(made, {"lora.rank": 4})
+    return made
+
+
+def test_a_clean_checkout_of_adapters_has_no_finding(adapted):
+    assert (adapted / "models/planner/1/adapter_model.safetensors").is_file()
+    assert findings(adapted) + findings(adapted, Level.WARNING) == []
+
+
+def factor(change):
+    """Damage one tensor of models/planner/1's adapter: the first A, which is [4, 16] on a [32, 16] or [16, 16] weight."""
+
+    def do(place):
+        from safetensors.numpy import load_file, save_file
+
+        path = place / "models/planner/1/adapter_model.safetensors"
+        weights = load_file(path)
+        change(weights, next(name for name in sorted(weights) if "q_proj.lora_A" in name))
+        save_file(weights, path)
+
+    return do
+
+
+def whole(place):
+    shutil.rmtree(place / "models/planner/1")
+    shutil.copytree(place / "models/base", place / "models/planner/1")
+
+
+def rank(place):
+    path = place / "models/planner/1/adapter_config.json"
+    path.write_text(path.read_text().replace('"r": 4', '"r": 3'))
+
+
+def cut_short(place):
+    path = place / "models/planner/1/adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda place: card(place, "models/planner/1", base="0" * 64), "models/planner/1 is an adapter of another base"),
+        (rank, "its rank is 3, and lora.rank is 4"),
+        (whole, "it is no adapter, and lora.rank is 4"),
+        (cut_short, "adapter_model.safetensors is torn"),
+        (lambda place: (place / "models/planner/1/adapter_config.json").unlink(), "adapter_config.json is missing"),
+        (
+            lambda place: (place / "models/planner/1/adapter_model.safetensors").unlink(),
+            "weights are missing: adapter_model",
+        ),
+        (factor(lambda w, a: w.pop(a)), "1 tensors are no factors of models/base's weights"),
+        (factor(lambda w, a: w.update({a: w[a][:2]})), "2 tensors are no factors of models/base's weights"),
+        (factor(lambda w, a: w.update({a: w[a][:, :8]})), "2 tensors are no factors of models/base's weights"),
+        (factor(lambda w, a: w.update({a: w[a] * np.float32(np.nan)})), "values that are no numbers"),
+    ],
+)
+def test_a_damaged_adapter_is_found(adapted, tmp_path, monkeypatch, damage, said):
+    shutil.copytree(adapted, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    damage(tmp_path / "project")
+    assert found(tmp_path / "project", "models/planner/1", said), findings(tmp_path / "project")
+
+
+def test_adapters_where_all_weights_are_trained_are_found(adapted, tmp_path):
+    """An edit of params.yaml alone is a warning's; an adapter whose own card says rank 0 is a fault."""
+    shutil.copytree(adapted, tmp_path / "project")
+    card(tmp_path / "project", "models/planner/1", params={"lora": {"rank": 0}})
+    assert found(tmp_path / "project", "models/planner/1", "it is an adapter, and lora.rank is 0")
+
+
 # --- warnings ---------------------------------------------------------------------------------------------------------
 
 

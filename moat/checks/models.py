@@ -1,9 +1,10 @@
-"""Model folders: complete, of one architecture and tokenizer, every weight a number, and a card that fits."""
+"""Model folders: complete, of one architecture, base and tokenizer, every weight a number, and a card that fits."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from moat import layout
+from moat import adapters, layout
+from moat.adapters import AdapterError, Kind
 from moat.checkout import Absent, Checkout, Findings
 from moat.layout import CARD
+from moat.provenance import content_hash
 
 INDEX = "model.safetensors.index.json"
 # What a model has for itself. Everything else in the base model's folder is its tokenizer, and the same in every folder.
@@ -31,7 +34,8 @@ def complete(checkout: Checkout) -> Findings:
     """Every model has its config, all weights, a tokenizer and moat.json, and nothing that a trainer left"""
     for path in present(checkout):
         folder = checkout.root / path
-        for name in ("config.json", "tokenizer_config.json", CARD):
+        config = adapters.CONFIG if is_adapter(folder) else adapters.MODEL_CONFIG
+        for name in (config, "tokenizer_config.json", CARD):
             if not (folder / name).is_file():
                 if name == CARD and path == layout.BASE_MODEL:
                     continue  # a pretrained model is copied as it is
@@ -54,8 +58,15 @@ def is_json_object(path: Path) -> bool:
         return False
 
 
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder is an adapter's, whatever of it is left."""
+    return any((folder / name).exists() for name in (adapters.CONFIG, adapters.WEIGHTS))
+
+
 def weight_files(folder: Path) -> list[str]:
-    """The safetensors files that a model consists of: those of its index, else the one."""
+    """The safetensors files that a model consists of: those of its index, else the one; an adapter's one."""
+    if is_adapter(folder):
+        return [adapters.WEIGHTS]
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         return sorted(set(index["weight_map"].values()))
@@ -63,6 +74,33 @@ def weight_files(folder: Path) -> list[str]:
         return ["model.safetensors"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [INDEX]
+
+
+def bases(checkout: Checkout) -> Findings:
+    """With lora.rank every model but the base is an adapter of that rank on this very base, else a whole model"""
+    hashes: dict[tuple[Path, str | None], str] = {}
+
+    def hash_of(path: Path, without: str | None = None, /) -> str:
+        if (path, without) not in hashes:
+            hashes[path, without] = content_hash(path, without)
+        return hashes[path, without]
+
+    for path in present(checkout):
+        folder, rank = checkout.root / path, checkout.settings(path).lora.rank
+        if path == layout.BASE_MODEL:
+            continue
+        try:
+            kind = adapters.kind_of(folder)
+            if (kind is Kind.ADAPTER) is not (rank > 0):
+                yield checkout.fault(path, f"it is {'an' if rank == 0 else 'no'} adapter, and lora.rank is {rank}")
+            elif kind is Kind.ADAPTER:
+                if (own := adapters.config_of(folder)["r"]) != rank:
+                    yield checkout.fault(path, f"its rank is {own}, and lora.rank is {rank}")
+                adapters.base_under(folder, hash_of, checkout.folder(layout.BASE_MODEL))
+        except AdapterError as error:
+            yield checkout.fault(path, str(error).replace(f"{checkout.root}/", ""))
+        except FileNotFoundError:  # a part is missing, of which `complete` tells
+            continue
 
 
 def tokenizers(checkout: Checkout) -> Findings:
@@ -102,11 +140,30 @@ def weights(checkout: Checkout) -> Findings:
                 break
     base = shapes.pop(layout.BASE_MODEL, None)
     for path, own in shapes.items():
-        if base is not None and own != base:
+        if base is not None and is_adapter(checkout.root / path):
+            if strange := sorted(name for name, shape in own.items() if not fits(name, shape, own, base)):
+                yield checkout.fault(
+                    path,
+                    f"{len(strange)} tensors are no factors of {layout.BASE_MODEL}'s weights, the first {strange[0]}",
+                )
+        elif base is not None and own != base:
             names = sorted(name for name in {*own, *base} if own.get(name) != base.get(name))
             yield checkout.fault(
                 path, f"{len(names)} tensors are not of {layout.BASE_MODEL}'s names and shapes, the first {names[0]}"
             )
+
+
+FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+
+
+def fits(name: str, shape: list[int], own: dict[str, list[int]], base: dict[str, list[int]]) -> bool:
+    """Whether a tensor is A [rank, in] or B [out, rank] of a weight W [out, in] of the base, and its partner is there."""
+    named = FACTOR.fullmatch(name)
+    if not named or len(whole := base.get(f"{named[1]}.weight", [])) != 2:
+        return False
+    partner = own.get(f"base_model.model.{named[1]}.lora_{'BA'['AB'.index(named[2])]}.weight", [])
+    a, b = (shape, partner) if named[2] == "A" else (partner, shape)
+    return len(a) == len(b) == 2 and a[0] == b[1] and [b[0], a[1]] == whole
 
 
 def tensors(path: Path) -> Iterator[tuple[str, list[int], np.ndarray[Any, Any]]]:

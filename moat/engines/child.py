@@ -13,11 +13,9 @@ where it can be asked (Linux).
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -31,7 +29,7 @@ import moat
 from moat.engines.base import EngineError
 from moat.engines.spec import Spec
 from moat.launch import die_with_parent, environment
-from moat.workers import Here, Reply, Retry, Work
+from moat.workers import Here, Raised, Reply, Retry, Work
 
 LOOK = 5.0  # seconds between two looks at whether a silent child is still there
 PATIENCE = 20.0  # seconds that a child has to end by itself
@@ -144,7 +142,7 @@ class Children:
                             yield from batches.died(child.part, how)
                         continue
                     if kind == "failed":
-                        error = _raised(told)
+                        error = told.error()
                         if isinstance(error, EngineError):
                             raise EngineError(f"{error} (log: {self._log(index)})") from error
                         raise error
@@ -224,17 +222,6 @@ def _end(children: dict[int, _Child]) -> None:
     children.clear()
 
 
-def _raised(told: tuple[bytes, str, str]) -> BaseException:
-    """What a child raised, with its traceback."""
-    pickled, said, trace = told
-    try:
-        error: BaseException = pickle.loads(pickled)
-    except Exception:  # noqa: BLE001 -- of a type that cannot be made again here
-        error = RuntimeError(said)
-    error.add_note(f"in an engine's process:\n{trace}")
-    return error
-
-
 # --- the child --------------------------------------------------------------------------------------------------------
 
 
@@ -255,13 +242,9 @@ def main() -> None:
     except (EOFError, ConnectionError):  # the stage needs no more, or is gone
         own.close()
     except Exception as error:  # noqa: BLE001 -- raised again where the stage is
-        trace = traceback.format_exc()
-        print(trace, file=sys.stderr, flush=True)
-        try:
-            pickled = pickle.dumps(error)
-        except Exception:  # noqa: BLE001 -- it holds what cannot be sent
-            pickled = b""
-        line.send(("failed", (pickled, f"{type(error).__name__}: {error}", trace)))
+        told = Raised.of(error)
+        print(told.trace, file=sys.stderr, flush=True)
+        line.send(("failed", told))
     sys.stderr.flush()
     sys.stdout.flush()
     os._exit(0)  # a quarter of a second is saved that other modules take to clear away

@@ -74,12 +74,16 @@ class Address:
 
 @dataclass(frozen=True)
 class Told:
-    """What a server was found to tell: token ids, raw log-probabilities, its context in tokens, the model's folder there."""
+    """What a server was found to tell: token ids, raw log-probabilities, its context in tokens, the model's folder there.
+
+    `folder` of an adapter is its own, and `base` the folder of the model that it lies on.
+    """
 
     ids: bool
     logprobs: bool
     longest: int | None
     folder: str | None
+    base: str | None
 
 
 class OpenAIEngine:
@@ -122,8 +126,11 @@ class OpenAIEngine:
 
     # --- what the server is ---
 
-    def check(self) -> dict[str, Any]:
-        """What the server says of the model. Raises EngineError when it is away or does not serve it."""
+    def check(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the server says of the model, and of the one under it (vLLM's `parent` of an adapter; else empty).
+
+        Raises EngineError when it is away or does not serve the model.
+        """
         where, model = self.address.where, self.address.model
         try:
             found = self._http.json("GET", "/v1/models", None, min(CHECK_TIMEOUT, self.address.timeout))
@@ -142,11 +149,11 @@ class OpenAIEngine:
                 f"--served-model-name {model}, or set {where}.model in machine.yaml"
             )
         entry: dict[str, Any] = served[names.index(model)]
-        return entry
+        return entry, next((one for one in served if one.get("id") == entry.get("parent")), {})
 
     def _find_out(self) -> Told:
         """Ask for one token, in few ways, and see what is told."""
-        entry = self.check()
+        entry, parent = self.check()
         ids = self.encode(PROBE)
 
         def first_token(prompt: Sequence[int] | str, temperature: float) -> dict[str, Any]:
@@ -162,8 +169,9 @@ class OpenAIEngine:
         told = Told(
             ids=warm.get("token_ids") is not None,
             logprobs=raw,
-            longest=entry["max_model_len"] if isinstance(entry.get("max_model_len"), int) else None,
+            longest=next((n for one in (entry, parent) if isinstance(n := one.get("max_model_len"), int)), None),
             folder=entry["root"] if isinstance(entry.get("root"), str) else None,
+            base=parent["root"] if isinstance(parent.get("root"), str) else None,
         )
         if told.ids:
             own = first_token(PROBE, 0.0).get("prompt_token_ids")
