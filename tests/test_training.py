@@ -621,7 +621,7 @@ def test_torn_weights_are_named(folder, machine):
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("config.json", ""), ("tokenizer.json", ""), ("tokenizer.json", '{"a": 1}'), ("tokenizer_config.json", "")],
+    [("tokenizer.json", ""), ("tokenizer.json", '{"a": 1}'), ("tokenizer_config.json", "")],
 )
 def test_a_damaged_tokenizer_is_named(folder, name, text):
     """Whatever the library stumbles over (a KeyError, say): the folder and the remedy."""
