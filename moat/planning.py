@@ -22,7 +22,7 @@ from moat.machine import Machine
 from moat.memory import GIB, Asking, Dtype, Memory, Training
 from moat.params import EmbeddedModel, LocalModel, Params, ParamsError
 from moat.seeds import content_id
-from moat.workload import Work, Workload
+from moat.workload import JUDGE_PROMPT, PASSAGES, Work, Workload
 
 Basis = Literal["measured", "computed", "assumed"]
 EMBEDDED_VOCABULARY = 332  # tokens of the embedded world's tokenizer under onetime planning
@@ -187,24 +187,25 @@ class Model:
     engine: Literal["hf", "vllm", "openai"]
     copies: int
     each: int  # devices of one copy
+    rows: int  # that a copy is handed at once
     share: float = 1.0  # of their memory, under vLLM
 
 
-def engine_of(role: str, arch: Architecture, here: Machine, at: Device) -> Model:
-    """The engine of a role; the reference of DPO is scored in the stage's own process.
+def engine_of(role: str, arch: Architecture, here: Machine, at: Device, scores: bool = False) -> Model:
+    """The engine of a role; `scores`: it has to score, which hf does where vLLM may not. DPO's reference is hf's, too.
 
     A server is taken to be vLLM on as many devices of this machine's kind as leave a quarter of their memory for its cache.
     """
     if role == "reference":
-        return Model(arch, "hf", 1, 1)
+        return Model(arch, "hf", 1, 1, here.score_batch)
     own = here.role(role)  # type: ignore[arg-type]
     if own.engine == "openai":
-        size, share = at.bytes or 80 * GIB, SERVED
-        able = (n for n in (1, 2, 4) if memory.served(arch, at.dtype, share, n, size).parts["cache"] > share * size / 4)
-        return Model(arch, "openai", 1, next(able, 8), share)
-    if own.engine == "vllm":
-        return Model(arch, "vllm", own.copies or 1, own.vllm.tensor_parallel, own.vllm.memory)
-    return Model(arch, "hf", own.copies or 1, 1)
+        size = at.bytes or 80 * GIB
+        able = (n for n in (1, 2, 4) if memory.served(arch, at.dtype, SERVED, n, size).parts["cache"] > SERVED * size / 4)
+        return Model(arch, "openai", 1, next(able, 8), min(own.concurrency, here.generate_batch), SERVED)
+    if own.engine == "vllm" and (own.score or not scores):
+        return Model(arch, "vllm", own.copies or 1, own.vllm.tensor_parallel, here.generate_batch, own.vllm.memory)
+    return Model(arch, "hf", own.copies or 1, 1, here.generate_batch)
 
 
 def training_of(settings: Params, here: Machine, at: Device, work: Work, checked: bool = True) -> Training:
@@ -253,11 +254,10 @@ def seconds(settings: Params, work: Work, model: Model, here: Machine, at: Devic
     if work.generated:
         size = memory.size_of(at.dtype)
         context = (work.prompt + work.generated) / work.answers
-        batch = here.generate_batch
+        batch = min(model.rows, -(-work.answers // model.copies))
         if model.engine != "hf":
             served = memory.served(arch, at.dtype, model.share, model.each, at.bytes or 80 * GIB)
-            batch = max(1, memory.rows_at_once(arch, served, at.dtype, model.each, max(1, round(context))))
-        batch = min(batch, -(-work.answers // model.copies))
+            batch = min(batch, max(1, memory.rows_at_once(arch, served, at.dtype, model.each, max(1, round(context)))))
         step = max(
             (size * arch.parameters + batch * context * arch.cache(size)) / (read * model.each),
             2 * arch.parameters * batch / (rate * model.each),
@@ -437,17 +437,19 @@ def plan(
     name = {"pretrained": "name", "gguf": "file"}.get(settings.base_model.kind, "kind")
     made = Plan(profile, str(getattr(settings.base_model, name)), arch, at, here, load)
     models = {role: engine_of(role, arch, here, at) for role in ("planner", "grounder", "reference")}
+    scorer = engine_of("grounder", arch, here, at, scores=True)
     for role, judged in (("critic", settings.critic.judge), ("reader", settings.tools.qa.reader)):
         if any(work.role == role for work in load.all()):
             models[role] = engine_of(role, _named(judged, root, role), here, at)
     notes = measured(root, here) if current else {}
     for work in load.all():
         if work.tokens:
-            made.costs.append(_cost(settings, work, models[work.role], here, at, notes))
+            model = scorer if work.role == "grounder" and work.scored else models[work.role]
+            made.costs.append(_cost(settings, work, model, here, at, notes))
         else:
             made.costs.append(Cost(work, START, 0, "assumed"))
     _share_measured(made.costs, notes)
-    made.uses = [*_trainings(settings, arch, here, at, made), *_engines(settings, models, here, at, load)]
+    made.uses = [*_trainings(settings, arch, here, at, made), *_engines(settings, models, scorer, here, at, load)]
     made.tables = _tables(settings, arch, at, load, bytes_per_row(root) if current else {})
     made.driver = max(_driver(work, settings.sample.k) for work in load.all())
     return made
@@ -510,56 +512,71 @@ def _trainings(settings: Params, arch: Architecture, here: Machine, at: Device, 
     return list(found.values())
 
 
-def _engines(settings: Params, models: Mapping[str, Model], here: Machine, at: Device, load: Workload) -> list[Use]:
+def _engines(
+    settings: Params, models: Mapping[str, Model], scorer: Model, here: Machine, at: Device, load: Workload
+) -> list[Use]:
     """Each engine by itself at its stage, and the two of an evaluation together where they share a device."""
-    found: list[Use] = []
-    asked: dict[str, tuple[str, DecodingParams, str]] = {
-        "planner": ("sample", settings.sample, "planner"),
-        "grounder": ("ground", settings.ground, "grounder"),
-    }
-    own: dict[str, Memory] = {}
-    for role, (stage, decoding, prompts) in asked.items():
-        model = models[role]
-        longest = max(
-            (getattr(g.lengths, prompts) + (g.lengths.plan if role == "grounder" else 0) for g in load.train), default=0
-        )
-        if model.engine == "openai":
-            continue
-        if model.engine == "hf":
-            how = Asking(here.generate_batch, round(longest), decoding.max_new_tokens, at.dtype, decoding.top_p < 1)
-            own[role] = memory.generating(model.arch, how)
-            found.append(
-                Use(f"{stage} (hf)", own[role], _verdict(own[role], at), f"{how.rows} × {how.prompt + how.answer:,} tokens")
-            )
-        else:
-            own[role] = memory.served(model.arch, at.dtype, model.share, model.each, at.bytes or 80 * GIB)
-            found.append(_vllm(f"{stage} (vllm)", model, own[role], at, round(longest) + decoding.max_new_tokens))
-    scoring = models["grounder"]
-    scores = here.role("grounder")
-    if scoring.engine == "hf" or not scores.score:
-        answers = max((g.lengths.actions for g in load.train), default=0)
-        prompt = max((g.lengths.grounder + g.lengths.plan for g in load.train), default=0)
-        how = Asking(here.score_batch, round(prompt), round(answers), at.dtype)
-        one = memory.scoring(scoring.arch, how)
-        found.append(Use("score (hf)", one, _verdict(one, at), f"{how.rows} × {how.prompt + how.answer:,} tokens"))
+
+    def longest(*parts: str) -> int:
+        return round(max((sum(getattr(group.lengths, part) for part in parts) for group in load.train), default=0.0))
+
+    planner, grounder = models["planner"], models["grounder"]
+    plans, actions = longest("planner"), longest("grounder", "plan")
+    found = [
+        _asked("sample", planner, at, plans, settings.sample),
+        _asked("ground", grounder, at, actions, settings.ground),
+        _scoring("score", scorer, here, at, actions, longest("actions")),
+    ]
     if settings.align.enabled and settings.mode == "joint" and settings.align.loss == "dpo":
-        answers = max((g.lengths.plan for g in load.train), default=0)
-        prompt = max((g.lengths.planner for g in load.train), default=0)
-        how = Asking(here.score_batch, round(prompt), round(answers), at.dtype)
-        one = memory.scoring(models["reference"].arch, how)
-        found.append(
-            Use("align_planner, reference (hf)", one, _verdict(one, at), f"{how.rows} × {how.prompt + how.answer:,} tokens")
-        )
-    if len(own) == 2:
-        both = Memory({"planner": own["planner"].total, "grounder": own["grounder"].total})
-        found.append(Use("evaluate, both on one device", both, _verdict(both, at), "where one device has both"))
-    return found
+        found.append(_scoring("align_planner, reference", models["reference"], here, at, plans, longest("plan")))
+    if "critic" in models:
+        prompt = JUDGE_PROMPT + longest("grounder", "plan", "actions")
+        found.append(_asked("critique", models["critic"], at, prompt, settings.critic))
+    if "reader" in models:
+        found.append(_asked("reader", models["reader"], at, PASSAGES, settings.tools.qa))
+    if "openai" not in (planner.engine, scorer.engine):
+        needed = [model.copies * model.each for model in (planner, scorer)]
+        shared = sum(needed) > max(here.processes, *needed)
+        own = {
+            role: _asked("evaluate", _halved(model, role, here) if shared else model, at, prompt, settings.evaluate).memory
+            for role, model, prompt in (("planner", planner, plans), ("grounder", scorer, actions))
+        }
+        both = Memory({role: one.total for role, one in own.items()}) if shared else max(own.values(), key=_total)
+        found.append(Use("evaluate", both, _verdict(both, at), "both on one device" if shared else "each on its own device"))
+    return [use for use in found if use.memory.parts]
 
 
-def _vllm(what: str, model: Model, own: Memory, at: Device, length: int) -> Use:
+def _total(own: Memory) -> int:
+    return own.total
+
+
+def _halved(model: Model, role: str, here: Machine) -> Model:
+    """vLLM's share where two engines share a device: half of it, unless machine.yaml says what the role has."""
+    stated = role in here.engines and here.engines[role].memory is not None
+    return model if stated or model.engine != "vllm" else replace(model, share=model.share / 2)
+
+
+def _asked(what: str, model: Model, at: Device, prompt: int, decoding: DecodingParams) -> Use:
+    """A generating engine; nothing of a server's."""
+    if model.engine == "openai":
+        return Use(what, Memory(), True)
+    if model.engine == "hf":
+        how = Asking(model.rows, prompt, decoding.max_new_tokens, at.dtype, decoding.top_p < 1)
+        own = memory.generating(model.arch, how)
+        return Use(f"{what} (hf)", own, _verdict(own, at), f"{how.rows} × {prompt + how.answer:,} tokens")
+    own = memory.served(model.arch, at.dtype, model.share, model.each, at.bytes or 80 * GIB)
+    length = prompt + decoding.max_new_tokens
     rows = memory.rows_at_once(model.arch, own, at.dtype, model.each, length)
     fits = None if at.bytes is None else rows > 0 and own.total <= at.bytes
-    return Use(what, own, fits, f"{rows} × {length:,} tokens")
+    return Use(f"{what} (vllm)", own, fits, f"{min(rows, model.rows)} × {length:,} tokens")
+
+
+def _scoring(what: str, model: Model, here: Machine, at: Device, prompt: int, answer: int) -> Use:
+    if model.engine != "hf":
+        return Use(what, Memory(), True)
+    how = Asking(here.score_batch, prompt, answer, at.dtype)
+    own = memory.scoring(model.arch, how)
+    return Use(f"{what} (hf)", own, _verdict(own, at), f"{how.rows} × {prompt + answer:,} tokens")
 
 
 def _tables(settings: Params, arch: Architecture, at: Device, load: Workload, known: Mapping[str, float]) -> list[Table]:
