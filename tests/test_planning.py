@@ -105,6 +105,34 @@ def test_adapters_fit_where_the_whole_does_not():
         assert all(use.fits is fits for use in made.uses if use.what == "train_grounder")
 
 
+def uses(name, here):
+    """What takes memory, by name."""
+    return {use.what: use for use in planning.plan(settings(name), here, Path(), "x").uses}
+
+
+def test_an_evaluation_on_one_device_has_both_engines():
+    """vLLM then takes half its share; the grounder, which scores, is hf's unless vLLM may score. Apart, each fits alone."""
+    one = machine.read(ROOT / "machines" / "1x141gb.yaml")
+    both = uses("paper_llama2_7b", one)["evaluate"]
+    assert both.memory.parts["planner"] == pytest.approx(0.45 * 140 * GIB, rel=1e-6)
+    assert both.memory.parts["grounder"] != both.memory.parts["planner"]
+    scoring = one.model_copy(update={"vllm": one.vllm.model_copy(update={"score": True})})
+    both = uses("paper_llama2_7b", scoring)["evaluate"]
+    assert both.memory.parts["grounder"] == both.memory.parts["planner"]
+    assert "score (hf)" not in uses("paper_llama2_7b", scoring)
+    apart = machine.read(GPUS).model_copy(update={"copies": 4})
+    assert "planner" not in uses("paper_llama2_7b", apart)["evaluate"].memory.parts
+
+
+def test_a_judge_in_this_projects_own_processes_takes_memory_here():
+    """32.8 billion parameters in bfloat16; a server's are none of this machine's."""
+    here = machine.read(GPUS)
+    assert "critique (hf)" not in uses("paper_llama2_7b", here)
+    own = uses("paper_llama2_7b", here.model_copy(update={"engine": "hf", "engines": {}}))["critique (hf)"]
+    assert own.memory.parts["weights"] == 2 * 32_763_876_352
+    assert own.fits is False  # beside its cache, in 80 GiB
+
+
 # --- hours --------------------------------------------------------------------------------------------------------------
 
 
