@@ -202,6 +202,18 @@ def test_another_machine_or_another_model_is_not_measured(project):
     assert {cost.basis for cost in planning.plan(other, here, place, "x").costs} == {"assumed"}
 
 
+def test_the_tables_of_the_default_run_are_foreseen_within_a_factor_of_two():
+    """A round's tables together, by the sizes that dvc.lock records."""
+    lock = params.parse((ROOT / "dvc.lock").read_text(encoding="utf-8"), Path("dvc.lock"))
+    sizes = {out["path"]: out["size"] for stage in lock["stages"].values() for out in stage.get("outs", [])}
+    tables = [
+        table for table in planning.plan(settings("tiny"), Machine(device="cpu"), Path(), "x").tables if table.rows > 2
+    ]
+    names = {table.name for table in tables}
+    held = sum(sizes["data/evals/1.parquet" if name == "evals" else f"data/rounds/1/{name}.parquet"] for name in names)
+    assert 0.5 < sum(table.bytes for table in tables) / held < 2
+
+
 def test_the_process_that_holds_the_rows_takes_what_is_foreseen(tmp_path):
     """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once: within a third of it."""
     from random import Random
