@@ -14,6 +14,7 @@ from moat.cli import app
 from moat.machine import Machine
 from moat.memory import GIB
 from moat.params import ParamsError
+from moat.seeds import content_id
 
 ROOT = Path(__file__).resolve().parent.parent
 GPUS = ROOT / "machines" / "8x80gb.yaml"
@@ -166,6 +167,26 @@ def test_a_server_is_not_counted_as_this_machines(tmp_path):
 # --- what was measured ------------------------------------------------------------------------------------------------
 
 
+def test_notes_are_read_where_they_are_of_this_machine_and_not_of_the_journal(here):
+    """Seconds and requests of two rounds are added up; another machine's, a half-known run's, a torn note are left out."""
+    own = Machine(device="cpu", threads=2)
+    folder = here / ".scratch" / "runs" / content_id(here.resolve())
+    folder.mkdir(parents=True)
+
+    def note(name, stage, seconds, wanted, asked, machine=own, **arguments):
+        told = {"stage": stage, "arguments": arguments, "seconds": seconds, "machine": machine.model_dump()}
+        told["requests"] = [{"requests": wanted, "asked": asked}]
+        (folder / f"{name}.json").write_text(json.dumps(told))
+
+    note("sample-1", "sample", 30.0, 100, 100, round="1")
+    note("sample-2", "sample", 50.0, 100, 100, round="2")
+    note("score-1", "score", 9.0, 100, 20, round="1")
+    note("ground-1", "ground", 9.0, 100, 100, own.model_copy(update={"threads": 8}), round="1")
+    (folder / "evaluate-1.json").write_text('{"stage": "eval')
+    assert planning.measured(here, own) == {("sample", ""): (80.0, 200.0)}
+    assert planning.measured(here, own.model_copy(update={"retry": 9})) == {("sample", ""): (80.0, 200.0)}
+
+
 @pytest.mark.slow
 def test_a_run_that_was_made_is_measured_and_counted_right(project):
     """Requests and updates are those of the run where nothing was dropped, and never fewer; hours and sizes are measured."""
@@ -215,7 +236,11 @@ def test_the_tables_of_the_default_run_are_foreseen_within_a_factor_of_two():
 
 
 def test_the_process_that_holds_the_rows_takes_what_is_foreseen(tmp_path):
+<<<<<<< ours
+    """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once; within a third."""
+=======
     """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once: within a third of it."""
+>>>>>>> theirs
     from random import Random
 
     from moat.engines.base import Decoding, FinishReason, Generation
