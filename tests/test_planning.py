@@ -236,11 +236,7 @@ def test_the_tables_of_the_default_run_are_foreseen_within_a_factor_of_two():
 
 
 def test_the_process_that_holds_the_rows_takes_what_is_foreseen(tmp_path):
-<<<<<<< ours
     """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once; within a third."""
-=======
-    """6,000 requests of 100 and 60 tokens, as in `sample`, to an engine that answers at once: within a third of it."""
->>>>>>> theirs
     from random import Random
 
     from moat.engines.base import Decoding, FinishReason, Generation
