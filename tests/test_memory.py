@@ -53,12 +53,12 @@ def train(tokenizer, tmp_path):
     def run(arch, how, loss="sft", attention="sdpa"):
         import torch
 
-        from moat import params, training
+        from moat import adapters, params, training
         from moat.machine import Machine
         from moat.tokens import Example
 
         model = llama(arch, attention)
-        model = training.adapted(model, params.Lora(rank=how.rank, alpha=8, dropout=0.0), 0)
+        model = adapters.fresh(model, params.Lora(rank=how.rank, alpha=8, dropout=0.0), 0)
         settings = params.Sft(
             epochs=1,
             learning_rate=1e-4,
@@ -99,9 +99,9 @@ def test_weights_gradients_and_optimiser_are_counted_to_the_byte(rank):
     """After a step of AdamW: every tensor of the model, of its gradients and of the optimiser's moments, added up."""
     import torch
 
-    from moat import params, training
+    from moat import adapters, params
 
-    model = training.adapted(llama(ARCH), params.Lora(rank=rank, alpha=8, dropout=0.0), 0)
+    model = adapters.fresh(llama(ARCH), params.Lora(rank=rank, alpha=8, dropout=0.0), 0)
     optimiser = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-3)
     model(input_ids=torch.ones((1, 4), dtype=torch.long)).logits.sum().backward()
     optimiser.step()
