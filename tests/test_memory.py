@@ -53,7 +53,7 @@ def train(tokenizer, tmp_path):
     def run(arch, how, loss="sft", attention="sdpa"):
         import torch
 
-        from moat import adapters, params
+        from moat import adapters, params, training
         from moat.machine import Machine
         from moat.tokens import Example
 
