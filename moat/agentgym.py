@@ -234,6 +234,7 @@ class AgentGymSession:
     def __init__(self, server: Server, number: int) -> None:
         self.number = number
         self.reward = 0.0
+        self.reward_raw = 0.0  # in the environment's own unit
         self.done = False
         self._server = server
         self._observation: str | None = None
@@ -265,7 +266,7 @@ class AgentGymSession:
             raise self._garbage("/reset", answer)
         if self._server.environment is Environment.SCIWORLD and isinstance(answer.get("task_description"), str):
             observation = f"{answer['task_description']}\n{observation}"
-        self.reward, self.done, self._observation = 0.0, False, observation
+        self.reward, self.reward_raw, self.done, self._observation = 0.0, 0.0, False, observation
         return observation
 
     def step(self, action: str) -> Observed:
@@ -280,7 +281,8 @@ class AgentGymSession:
         if not isinstance(observation, str) or not isinstance(done, bool) or not _is_number(reward):
             raise self._garbage("/step", answer)
         self._check_read(action, observation)
-        self.reward, self.done = min(max(reward / self._protocol.reward_unit, 0.0), 1.0), done
+        self.reward, self.reward_raw = min(max(reward / self._protocol.reward_unit, 0.0), 1.0), float(reward)
+        self.done = done
         self._observation = observation
         return Observed(observation, self.reward, done)
 

@@ -14,7 +14,7 @@ import numpy as np
 from moat.engines.base import EngineError, FinishReason, Generation
 from moat.machine import Machine
 
-DIES, FAILS, BUG, ENDS, ODD, TOGETHER = 666, 500, 404, 3, 13, 60  # first tokens of prompts that do what they say
+DIES, FAILS, BUG, ENDS, ODD, TOGETHER, HELD = 666, 500, 404, 3, 13, 60, 61  # first tokens of prompts that do so
 
 
 class OddError(Exception):
@@ -34,7 +34,7 @@ class Spec:
     """Stands for moat.engines.spec.Spec. `notes`: every process leaves a line of what it was asked there.
 
     `deaths` is how often a prompt that begins with DIES kills before it is answered; one that begins with TOGETHER waits
-    until so many processes have been asked; `opens`: what opening does.
+    until so many processes have been asked, with HELD until there is a file beside the notes; `opens`: what opening does.
     """
 
     notes: Path
@@ -54,6 +54,8 @@ class Spec:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.opens == "refuses":
             raise OSError("the model in model cannot be loaded")
+        if self.opens == "fails":
+            raise EngineError("vllm cannot open model: no room")
         return Engine(self)
 
 
@@ -83,16 +85,17 @@ class Engine:
         if ODD in kinds:
             raise OddError(why="it is odd")
         if TOGETHER in kinds:
-            self._wait()
+            self._wait(lambda: len({line.split()[0] for line in self.spec.notes.open()}) >= self.spec.together)
+        if HELD in kinds:
+            self._wait(self.spec.notes.with_suffix(".go").exists)
         return [answer(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
 
-    def _wait(self):
+    def _wait(self, done):
         until = time.monotonic() + 60
-        while time.monotonic() < until:
-            if len({line.split()[0] for line in self.spec.notes.read_text().splitlines()}) >= self.spec.together:
-                return
+        while not done():
+            if time.monotonic() > until:
+                raise TimeoutError("what it waits for did not come")
             time.sleep(0.01)
-        raise TimeoutError("the others were not asked")
 
     def score(self, prompts, completions):
         return [

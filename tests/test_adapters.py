@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 from trl import DPOTrainer, SFTTrainer
 
-from moat import adapters, layout, models, params, training
+from moat import adapters, layout, models, params, runners, training
 from moat.adapters import AdapterError, Kind
 from moat.base_models import scratch_model
 from moat.engines.base import Decoding
+from moat.engines.spec import Spec
 from moat.machine import Machine
 from moat.params import Align, Lora, Sft
 from moat.provenance import content_hash
@@ -288,8 +289,7 @@ def test_merging_changes_float32_by_rounding_alone(train, rows):
 def test_an_adapter_stays_beside_coarse_weights(train, pair):
     """bfloat16's step near 1 is 2^-8, so merging would swallow small updates: generation and scores come from both."""
     train(ONE)
-    engine = models.open_engine(ONE, machine("bfloat16"))
-    exact = models.open_engine(ONE, machine())
+    engine, exact = (models.open_hf(Spec("hf", ONE, BASE, machine(dtype))) for dtype in ("bfloat16", "float32"))
     assert {weight.dtype for weight in factors(engine.model).values()} == {torch.float32}
     chosen = pair[0]
     prompts, completions = [row.prompt for row in chosen], [row.completion for row in chosen]
@@ -418,7 +418,7 @@ def test_an_adapter_of_another_base_is_refused_at_the_start(train, root, place, 
     said = r"models/planner/0 is an adapter of another base: .* models/base is [0-9a-f]{12}.*dvc checkout models/base"
     stage = Stage("sample", params.load(root / "params.yaml"), Machine(scratch=str(place / "s")), place)
     with pytest.raises(AdapterError, match=said):
-        models.runner(stage, ZERO, 0.0, "planner")
+        runners.runner(stage, ZERO, 0.0, "planner")
     for kind in ("sft", "dpo"):
         with pytest.raises(AdapterError, match=said):
             train(ONE, ZERO, kind)
@@ -427,7 +427,7 @@ def test_an_adapter_of_another_base_is_refused_at_the_start(train, root, place, 
     with pytest.raises(
         FileNotFoundError, match=r"models/planner/0 is an adapter, and its base is not in models/base: .*pull"
     ):
-        models.runner(stage, ZERO, 0.0, "planner")
+        runners.runner(stage, ZERO, 0.0, "planner")
 
 
 @pytest.mark.parametrize(

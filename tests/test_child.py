@@ -17,7 +17,7 @@ from moat.engines.child import Children
 from moat.engines.spec import Spec as HFSpec
 from moat.machine import Machine
 from moat.workers import Here, Retry, Work, attend
-from tests.child_engines import BUG, DIES, ENDS, FAILS, ODD, TOGETHER, OddError, Spec, answer
+from tests.child_engines import BUG, DIES, ENDS, FAILS, HELD, ODD, TOGETHER, OddError, Spec, answer
 
 ROOT = Path(__file__).resolve().parent.parent
 HOW = Decoding(1.0, 1.0, 8)
@@ -154,6 +154,13 @@ def test_a_process_that_dies_before_its_model_is_open_is_given_up(children):
         list(children(early=True, opens="dies", attempts=2).run(works([[1]])))
 
 
+def test_an_engine_that_cannot_be_opened_is_said_with_its_log(children, tmp_path):
+    """Before any row is asked, and not tried again for each: the library's own words are in the log."""
+    with pytest.raises(EngineError, match=rf"^vllm cannot open model: no room \(log: {tmp_path}/logs/engine-0\.log\)$"):
+        list(children(early=True, opens="fails").run(works([[1]])))
+    assert "EngineError: vllm cannot open model" in (tmp_path / "logs" / "engine-0.log").read_text()
+
+
 def test_a_fault_of_the_model_s_folder_is_raised_as_it_is_in_this_process(children):
     with pytest.raises(OSError, match="the model in model") as caught:
         list(children(opens="refuses").run(works([[1]])))
@@ -175,13 +182,16 @@ def test_a_bug_that_cannot_be_pickled_is_told_in_words(children):
         list(children().run(works([[ODD]])))
 
 
-def test_whoever_stops_listening_gets_no_old_answers_later(children):
-    """A call that was broken off in the middle, as by Ctrl-C: its batches are nobody's."""
+def test_whoever_stops_listening_gets_no_old_answers_later(children, tmp_path):
+    """A call that was broken off while one was at work, as by Ctrl-C: its batches are nobody's."""
     own = children([(), ()])
-    for _ in own.run(works([[1]], [[TOGETHER]], [[TOGETHER]])):
+    list(own.run(works([[TOGETHER]], [[TOGETHER]])))  # both are open now
+    for _ in own.run(works([[1]], [[HELD]])):
         break
-    (work,) = works([[5, 5]])
-    assert [reply.answers for _, reply in own.run([work])] == [expected(work)]
+    (tmp_path / "notes.go").touch()
+    later = works([[5, 5]], [[6, 6]])
+    found = dict(own.run(later))
+    assert [found[i].answers for i in (0, 1)] == [expected(work) for work in later]
 
 
 # --- the end of the stage ---------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -71,12 +70,23 @@ def url(place):
     except EngineError as error:
         pytest.skip(str(error))
     port, log = free_port(), place / "server.log"
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", "models/planner/0"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]  # as `vllm serve` does
+    command += ["--model", "models/planner/0"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--api-key", KEY]
-    command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "32"]
+    command += [
+        "--dtype",
+        "float32",
+        "--enforce-eager",
+        "--max-model-len",
+        "256",
+        "--max-num-seqs",
+        "32",
+        "--no-enable-chunked-prefill",
+    ]
     command += ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", "tuned=adapter"]
     command += ["--lora-target-modules", "q_proj", "v_proj"]
     own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+    own["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # two processes in place of three
     with log.open("wb") as file:
         server = subprocess.Popen(
             command,
@@ -96,12 +106,18 @@ def url(place):
             time.sleep(0.5)
         yield address
     finally:
-        group = psutil.Process(server.pid).children(recursive=True)
-        os.killpg(server.pid, signal.SIGKILL)
+        own = [process for process in psutil.process_iter() if session(process.pid) == server.pid]
+        for process in own:
+            process.kill()
+        psutil.wait_procs(own, timeout=30)
         server.wait()
-        for process in group:
-            if process.is_running():
-                process.kill()
+
+
+def session(pid):
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def healthy(address):

@@ -107,6 +107,15 @@ def test_greedy_texts_are_hfs(vllm, hf, prompts):
     np.testing.assert_allclose([g.logprob for g in made], [g.logprob for g in own], atol=1e-4)
 
 
+def test_more_prompts_than_are_read_at_once_draw_what_each_draws_alone(vllm, tokenizer):
+    """60 prompts of 100 tokens, of which vLLM reads about 2,000 at a time: nobody's is cut in two on the way."""
+    draw = np.random.default_rng(8)
+    rows = [[1, *draw.integers(4, len(tokenizer), 99).tolist()] for _ in range(60)]
+    together = vllm(rows, range(60), DRAWN).answers
+    apart = [vllm(rows[i : i + 10], range(i, i + 10), DRAWN).answers for i in range(0, 60, 10)]
+    assert [g.ids for g in together] == [g.ids for part in apart for g in part]
+
+
 @pytest.mark.trap(21)
 def test_every_request_has_its_own_seed(vllm, prompts):
     """K = 32 requests of one prompt are 32 texts; with one seed for all, or with n = 1 and no seed, they would not be."""
@@ -194,16 +203,6 @@ def _group(pid):
         return os.getpgid(pid)
     except ProcessLookupError:
         return None
-
-
-def test_a_folder_that_vllm_cannot_open_is_named(open_child, base, tokenizer, tmp_path):
-    """With vLLM's reason and the log; before a row is asked."""
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes((base / name).read_bytes())
-    config = json.loads((base / "config.json").read_text()) | {"architectures": ["NoSuchModel"], "model_type": "llama"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(EngineError, match=r"vllm cannot open .*NoSuchModel.*\(log: .*vllm-0\.log\)"):
-        open_child("vllm", tmp_path, tmp_path)([[5]], [0], GREEDY)
 
 
 def test_an_adapter_changes_the_answers_as_in_hf_when_merged(open_child, base, hf, prompts, tokenizer, tmp_path):

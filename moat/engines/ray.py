@@ -8,7 +8,8 @@ refused before the work begins.
 An actor that dies is started again and its batch asked again; a batch that ends `TRIES` of them ends the stage. Every call
 of `run` is a data set of its own and opens the engines anew.
 
-A local Ray (`address` empty) ends with this process, however that ends: Ray has the kernel kill what it started (Linux).
+A local Ray (`address` empty) ends with this process, however that ends: Ray has the kernel kill what it started (Linux),
+and what that leaves, a shell ends.
 Its logs are in the scratch folder. Of a cluster's nodes it is demanded that the project lies at the same path on each, with
 the same model; whether it does, each actor looks before it opens its engine.
 """
@@ -24,6 +25,7 @@ import platform
 import secrets
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -34,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 
 import moat
@@ -249,10 +252,23 @@ def _connect(settings: RayActors, root: Path, scratch: Path, threads: int) -> An
 
 
 def _start(ray: Any, scratch: Path) -> None:
-    if not ray.is_initialized():
-        folder = _short(_logs(scratch))
-        with _stderr_to(folder / "start.log"):
-            ray.init("local", include_dashboard=False, object_store_memory=STORE, _temp_dir=str(folder), **SILENT)
+    if ray.is_initialized():
+        return
+    folder, here = _short(_logs(scratch)), psutil.Process()
+    before = {child.pid for child in here.children(recursive=True)}
+    with _stderr_to(folder / "start.log"):
+        ray.init("local", include_dashboard=False, object_store_memory=STORE, _temp_dir=str(folder), **SILENT)
+    # When this process is killed, two of Ray's helpers go on for a minute, telling a server that is gone. A shell that sees
+    # the end of its input ends them, and removes the short name.
+    started = [str(child.pid) for child in here.children(recursive=True) if child.pid not in before]
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", 'read -r _; rm -r "$0"; kill -9 "$@"', str(folder.parent), *started],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is the stage's business
+    )
+    atexit.register(shell.kill)
 
 
 def _join(ray: Any, address: str, own: Mapping[str, str]) -> None:

@@ -56,7 +56,8 @@ class VLLMEngine:
             self._adapter = LoRARequest(spec.model.name, 1, str(spec.model))
             more |= {"enable_lora": True, "max_loras": 1, **_adapter(spec.model)}
         if machine.device == "cpu":
-            more |= {"kv_cache_memory_bytes": CPU_CACHE, "enforce_eager": True}
+            # Whole prompts: of one that is read in pieces it sets the random numbers back, which fails for those of a CPU.
+            more |= {"kv_cache_memory_bytes": CPU_CACHE, "enforce_eager": True, "enable_chunked_prefill": False}
         else:
             more |= {"gpu_memory_utilization": own.memory, "enforce_eager": own.eager}
         try:

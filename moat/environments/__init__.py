@@ -1,0 +1,1 @@
+"""The environments that agents act in, behind one interface: `moat.environments.base`."""
