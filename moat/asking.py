@@ -73,17 +73,17 @@ def open_model(
 ) -> Opened[R]:
     """Open a model. `doing` labels the bar, `name` the hash in the facts: of the model, or at a server of its tokenizer.
 
-    Raises ModelError, what `make` raises for a tokenizer, or as `models.runner` does when the model cannot be opened.
+    Raises ModelError, what `make` raises for a tokenizer, or as `runners.runner` does when the model cannot be opened.
     """
     from transformers import AutoConfig  # torch: only where there is a model
 
-    from moat import models
+    from moat import models, runners
 
     served = stage.machine.role(asked.role).engine == "openai"
     folder = folder_of(asked.model, asked.revision, asked.key, weights=not served)
     renderer = make(models.load_tokenizer(folder))
     limit = stage.params.limits.max_failed
-    runner = models.runner(stage, folder, limit, asked.role, known_as=asked.model, revision=asked.revision)
+    runner = runners.runner(stage, folder, limit, asked.role, known_as=asked.model, revision=asked.revision)
     decoding = decoding_of(how)
 
     def ask(requests: Sequence[Request]) -> list[Reply]:

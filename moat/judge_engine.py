@@ -14,7 +14,7 @@ from moat.stage import Stage
 def open_judge(settings: Critic, stage: Stage) -> Judge:
     """The judge that params name, asked through the stage's journal.
 
-    Raises ModelError, JudgeError, or as `models.runner` does.
+    Raises ModelError, JudgeError, or as `runners.runner` does.
     """
     asked = Asked("critic", settings.judge, settings.revision, "critic.judge")
     opened = open_model(stage, asked, partial(JudgeRenderer, prompt=settings.prompt), settings, "judging", "judge")

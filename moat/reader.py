@@ -127,7 +127,7 @@ class Reader:
 def open_reader(settings: QaTools, stage: Stage) -> Reader:
     """The reader that params name, asked through the stage's journal.
 
-    Raises ReaderError when none is named or it has no chat template, ModelError or as `models.runner` does when it cannot
+    Raises ReaderError when none is named or it has no chat template, ModelError or as `runners.runner` does when it cannot
     be loaded.
     """
     if not settings.reader:

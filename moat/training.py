@@ -40,7 +40,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.training_args import TrainingArguments
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from moat import adapters, batches, layout, lock, models, trainer
+from moat import adapters, batches, layout, lock, models, runners, trainer
 from moat.batches import FILLER, Plan
 from moat.machine import Machine
 from moat.params import Align, Lora, Sft
@@ -669,7 +669,7 @@ def reference_logprobs(
     stage: Stage, reference: Path, chosen: Sequence[Example], rejected: Sequence[Example], names: Sequence[str]
 ) -> tuple[list[float], list[float]]:
     """log π_ref (nats, summed over the completion) of every chosen and every rejected row. Raises EngineError."""
-    runner = models.runner(stage, reference, max_failed=0.0)
+    runner = runners.runner(stage, reference, max_failed=0.0)
     with stage.progress("reference", 2 * len(chosen)) as advance:
         made = runner.score([*chosen, *rejected], [*names, *names], advance)
     tell(stage, runner)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from moat import acting, adapters, layout, models
+from moat import acting, adapters, layout, models, runners
 from moat.engines.base import decoding_of
 from moat.episodes import Episode, play, script
 from moat.episodes import planner as ask_planner
@@ -198,11 +198,11 @@ def run(stage: Stage, round: str) -> None:
     params, target = stage.params, layout.evals(round)
     folders = [layout.model(role, round) for role in ("planner", "grounder")]
     stage.header(f"plan, ground and execute, round {round}", [layout.EVAL_TASKS, *adapters.parts(*folders)], [target])
-    planner = models.runner(stage, folders[0], params.limits.max_failed, "planner", beside="grounder")
-    grounder = models.runner(stage, folders[1], params.limits.max_failed, "grounder", beside="planner")
+    planner = runners.runner(stage, folders[0], params.limits.max_failed, "planner", beside="grounder")
+    grounder = runners.runner(stage, folders[1], params.limits.max_failed, "grounder", beside="planner")
     scorer = grounder
     if not stage.machine.role("grounder").scores:  # refused for a server, done by hf for vllm
-        scorer = models.runner(stage, folders[1], params.limits.max_failed, "grounder", scores=True)
+        scorer = runners.runner(stage, folders[1], params.limits.max_failed, "grounder", scores=True)
     tasks = TASKS.read(layout.EVAL_TASKS)
     toolbox = open_toolbox(stage, tasks["domain"])
     renderer = Renderer(models.load_tokenizer(folders[0]), params.format)
@@ -251,15 +251,15 @@ def run(stage: Stage, round: str) -> None:
                 "control_nll": nlls[index][-1],
             }
         )
-    runners = {"planner": planner, "grounder": grounder} | ({"scores": scorer} if scorer is not grounder else {})
-    counts, made = Counts(len(table), len(table)), models.facts_of(**runners)
+    asked_of = {"planner": planner, "grounder": grounder} | ({"scores": scorer} if scorer is not grounder else {})
+    counts, made = Counts(len(table), len(table)), runners.facts_of(**asked_of)
     EVALS.write(target, table, stage.facts(*READ, counts=counts, **made))
     for source in sorted(set(tasks["source"])):
         scores = [row["score"] for row in table if row["source"] == source]
         reached = sum(row["success"] for row in table if row["source"] == source)
         mean = "" if all(score in (0, 1) for score in scores) else f", mean score {sum(scores) / len(scores):.3f}"
         stage.say(f"{source}: {reached} of {len(scores)} reached the gold answer ({reached / len(scores):.1%}){mean}")
-    tell(stage, *runners.values())
+    tell(stage, *asked_of.values())
     stage.close(counts)
 
 

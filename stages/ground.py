@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moat import acting, adapters, layout, models
+from moat import acting, adapters, layout, models, runners
 from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.actions import ACTIONS
 from moat.schemas.subgoals import SUBGOALS
@@ -35,7 +35,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     usable = candidates.filter(candidates["dropped"].is_null()).join(
         TASKS.read(layout.TRAIN_TASKS), on="task_id", maintain_order="left"
     )
-    runner = models.runner(stage, model, params.limits.max_failed, "grounder")
+    runner = runners.runner(stage, model, params.limits.max_failed, "grounder")
     renderer = Renderer(models.load_tokenizer(model), params.format)
     requests = [
         acting.Request(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moat import adapters, collapse, layout, models
+from moat import adapters, collapse, layout, models, runners
 from moat.engines.base import FinishReason, decoding_of
 from moat.rows import ENGINE_FAILED, tell
 from moat.schemas.subgoals import SUBGOALS
@@ -37,7 +37,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     params, target, model = stage.params, layout.table("subgoals", round), layout.model("planner", prev)
     stage.header(f"{params.sample.k} plans per task, round {round}", [layout.TRAIN_TASKS, *adapters.parts(model)], [target])
     tasks = TASKS.read(layout.TRAIN_TASKS)
-    runner = models.runner(stage, model, params.limits.max_failed, "planner")
+    runner = runners.runner(stage, model, params.limits.max_failed, "planner")
     renderer = Renderer(models.load_tokenizer(model), params.format)
     turns = [turn is not None for turn in tasks["turn"] for _ in range(params.sample.k)]
     keys = [(task, k) for task in tasks["task_id"] for k in range(params.sample.k)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
-from moat import adapters, layout, models
+from moat import adapters, layout, models, runners
 from moat.examples import OVER_LENGTH, gold_example
 from moat.noise import measure
 from moat.rows import ENGINE_FAILED, answered, tell
@@ -38,7 +38,7 @@ def run(stage: Stage, round: str, prev: str) -> None:
     usable = candidates.filter(candidates["dropped"].is_null()).join(
         TASKS.read(layout.TRAIN_TASKS), on="task_id", how="inner", maintain_order="left"
     )
-    runner = models.runner(stage, model, params.limits.max_failed, "grounder", scores=True)
+    runner = runners.runner(stage, model, params.limits.max_failed, "grounder", scores=True)
     renderer = Renderer(models.load_tokenizer(model), params.format)
     keys, examples = [], []
     for row in usable.iter_rows(named=True):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 from trl import DPOTrainer, SFTTrainer
 
-from moat import adapters, layout, models, params, training
+from moat import adapters, layout, models, params, runners, training
 from moat.adapters import AdapterError, Kind
 from moat.base_models import scratch_model
 from moat.engines.base import Decoding
@@ -418,7 +418,7 @@ def test_an_adapter_of_another_base_is_refused_at_the_start(train, root, place, 
     said = r"models/planner/0 is an adapter of another base: .* models/base is [0-9a-f]{12}.*dvc checkout models/base"
     stage = Stage("sample", params.load(root / "params.yaml"), Machine(scratch=str(place / "s")), place)
     with pytest.raises(AdapterError, match=said):
-        models.runner(stage, ZERO, 0.0, "planner")
+        runners.runner(stage, ZERO, 0.0, "planner")
     for kind in ("sft", "dpo"):
         with pytest.raises(AdapterError, match=said):
             train(ONE, ZERO, kind)
@@ -427,7 +427,7 @@ def test_an_adapter_of_another_base_is_refused_at_the_start(train, root, place, 
     with pytest.raises(
         FileNotFoundError, match=r"models/planner/0 is an adapter, and its base is not in models/base: .*pull"
     ):
-        models.runner(stage, ZERO, 0.0, "planner")
+        runners.runner(stage, ZERO, 0.0, "planner")
 
 
 @pytest.mark.parametrize(

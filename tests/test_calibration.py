@@ -127,7 +127,7 @@ def test_a_judge_is_calibrated_with_the_critics_own_token_limit(tmp_path, monkey
     """critic.max_new_tokens, set by the stage and not left to an engine; what then ends by length is unparsed."""
     import transformers
 
-    from moat import models
+    from moat import models, runners
     from moat.engines.base import FinishReason, Generation
 
     asked = []
@@ -142,7 +142,7 @@ def test_a_judge_is_calibrated_with_the_critics_own_token_limit(tmp_path, monkey
         (tmp_path / "judge" / name).write_text("{}")
     limits = SimpleNamespace(max_position_embeddings=1_000_000)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(models, "open_engine", lambda *_: Engine())
+    monkeypatch.setattr(runners, "open_engine", lambda *_: Engine())
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_: limits)
     everything = params.load(ROOT / "params.yaml")

@@ -163,7 +163,7 @@ def test_the_rounds_of_tiny_pass_with_a_wide_margin(root):
 
 def test_the_stage_asks_before_it_publishes(place, tokenizer, stage_module, monkeypatch):
     """sample with a planner that always answers the same: no table, whatever else the stage does."""
-    from moat import models
+    from moat import models, runners
     from moat.engines.base import FinishReason, Generation
     from moat.schemas.tasks import TASKS
 
@@ -174,7 +174,7 @@ def test_the_stage_asks_before_it_publishes(place, tokenizer, stage_module, monk
     engine = SimpleNamespace(generate=lambda prompts, *_: [same] * len(prompts))
     for name in ("config.json", "tokenizer_config.json"):
         (layout.model("planner", "1") / name).write_text("{}")
-    monkeypatch.setattr(models, "open_engine", lambda *_: engine)
+    monkeypatch.setattr(runners, "open_engine", lambda *_: engine)
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
     with pytest.raises(CollapseError):
         stage_module("sample").run(place, round="2", prev="1")

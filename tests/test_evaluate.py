@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from moat import layout, models, params
+from moat import layout, models, params, runners
 from moat.engines.base import FinishReason, Generation
 from moat.machine import Machine
 from moat.schemas.evals import EVALS
@@ -56,7 +56,7 @@ def place(tmp_path, monkeypatch, root, tokenizer):
         engines.append((role, weakref.ref(engine)))
         return engine
 
-    monkeypatch.setattr(models, "Children", lambda spec, retry, log, gpus: Here(lambda: open_engine(spec), retry))
+    monkeypatch.setattr(runners, "Children", lambda spec, retry, log, gpus: Here(lambda: open_engine(spec), retry))
     monkeypatch.setattr(models, "load_tokenizer", lambda *_: tokenizer)
     stage = Stage("evaluate", params.load(root / "params.yaml"), Machine(device="cpu"), tmp_path, {"round": "1"})
     return SimpleNamespace(stage=stage, opened=opened, asked=asked)

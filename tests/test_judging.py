@@ -425,7 +425,7 @@ def test_an_answer_is_read_whole(here, judges, tokenizer, stage_module, monkeypa
             made.append(Generation(ids, FinishReason.STOP, -1.0))
         return made
 
-    monkeypatch.setattr("moat.models.open_engine", lambda *_: SimpleNamespace(generate=generate))
+    monkeypatch.setattr("moat.runners.open_engine", lambda *_: SimpleNamespace(generate=generate))
     stage_module("critique").run(stage_with(here, judge=judges["chat"], **ASKS), "1")
     table = CRITIQUES.read(layout.table("critiques", "1"))
     assert set(table["corrected_actions"]) == {"R1 = Calculator(4 + 5); R2 = R1"}

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from moat import adapters, layout, models, params
+from moat import adapters, layout, models, params, runners
 from moat import machine as machines
 from moat.engines.base import Decoding, EngineError, FinishReason
 from moat.engines.hf import HFEngine
@@ -481,10 +481,10 @@ def test_another_rounds_weights_are_refused(place, start, root, make_model, toke
     machine_yaml(place, "planner", url=server.url, model="tiny")
     stage = sample_stage(root, place, "s")
     with pytest.raises(EngineError, match=r"serves the model in .*other, which is not the one in models/planner/0"):
-        models.runner(stage, layout.model("planner", "0"), 0.0, "planner")
+        runners.runner(stage, layout.model("planner", "0"), 0.0, "planner")
     machine_yaml(place, "planner", url=server.url)
     with pytest.raises(EngineError, match=r"does not serve 'models/planner/0'"):
-        models.runner(sample_stage(root, place, "s"), layout.model("planner", "0"), 0.0, "planner")
+        runners.runner(sample_stage(root, place, "s"), layout.model("planner", "0"), 0.0, "planner")
 
 
 def test_an_adapter_is_known_on_its_server(place, start, root, make_model, tokenizer):
@@ -505,7 +505,7 @@ def test_an_adapter_is_known_on_its_server(place, start, root, make_model, token
     def served(folder, under=None):
         server = start(names=["tiny"], root=str(folder), base=under and str(under), longest=300)
         machine_yaml(place, "planner", url=server.url, model="tiny")
-        return models.runner(sample_stage(root, place, "s"), adapter, 0.0, "planner")
+        return runners.runner(sample_stage(root, place, "s"), adapter, 0.0, "planner")
 
     assert [served(adapter, base).longest, served(place / "exported").longest] == [300, 300]
     assert served(place / "exported").identity == served(adapter, base).identity
@@ -524,7 +524,7 @@ def test_identity_is_the_model_and_never_the_way_to_it(place, start, root):
     def identity(server, revision="", **own):
         machine_yaml(place, "planner", url=server.url, **own)
         stage = sample_stage(root, place, "s")
-        return dict(models.runner(stage, layout.model("planner", "0"), 0.0, "planner", revision=revision).identity)
+        return dict(runners.runner(stage, layout.model("planner", "0"), 0.0, "planner", revision=revision).identity)
 
     names = ["models/planner/0", "tiny"]
     first = identity(start(names=names))
@@ -539,14 +539,14 @@ def test_a_stage_that_scores_is_refused_before_it_works(place, start, root):
     machine_yaml(place, "grounder", url=start().url, model="tiny")
     stage = sample_stage(root, place, "s")
     with pytest.raises(EngineError, match=r"engines\.grounder.*engine: hf.*score: true"):
-        models.runner(stage, layout.model("planner", "0"), 0.0, "grounder", scores=True)
-    assert models.runner(stage, layout.model("planner", "0"), 0.0).facts["engine"] == "hf"
+        runners.runner(stage, layout.model("planner", "0"), 0.0, "grounder", scores=True)
+    assert runners.runner(stage, layout.model("planner", "0"), 0.0).facts["engine"] == "hf"
 
 
 def test_facts_of_different_engines_stand_apart():
     one, other = SimpleNamespace(facts={"engine": "hf"}), SimpleNamespace(facts={"engine": "openai"})
-    assert models.facts_of(planner=one, grounder=one) == {"engine": "hf"}
-    assert models.facts_of(planner=other, grounder=one) == {"engines": {"planner": other.facts, "grounder": one.facts}}
+    assert runners.facts_of(planner=one, grounder=one) == {"engine": "hf"}
+    assert runners.facts_of(planner=other, grounder=one) == {"engines": {"planner": other.facts, "grounder": one.facts}}
 
 
 def test_a_judge_on_a_server_needs_a_tokenizer_here_and_no_weights(place, start, root, tokenizer, stage_module):
@@ -595,7 +595,7 @@ def test_a_key_that_is_not_there_is_named(tmp_path, own, said):
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "two.txt").write_text(f"{KEY}\n{KEY}\n")
     with pytest.raises(ParamsError, match=said) as caught:
-        models.read_key(RoleEngine(engine="openai", url="http://a", **own), tmp_path, "engines.critic")
+        runners.read_key(RoleEngine(engine="openai", url="http://a", **own), tmp_path, "engines.critic")
     assert KEY not in str(caught.value)
 
 

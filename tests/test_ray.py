@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from moat import models
+from moat import models, runners
 from moat.engines.base import Decoding, EngineError
 from moat.engines.ray import TRIES, Actors, Attendant, Job, _refuse
 from moat.engines.spec import Spec
@@ -226,7 +227,7 @@ def test_settings_that_contradict_each_other_are_refused(changes, said):
 
 def test_the_device_is_that_of_the_actors():
     """Not that of this computer, which may be a cluster's head without a GPU: with ray.gpus a GPU, without it none."""
-    facts = [models.engine_facts(m, "hf", models.actors_gpu(m)) for m in (Machine(ray={"gpus": 1}), Machine(ray={}))]
+    facts = [models.engine_facts(m, "hf", runners.actors_gpu(m)) for m in (Machine(ray={"gpus": 1}), Machine(ray={}))]
     assert [(one["device"], one["dtype"]) for one in facts] == [("cuda", "bfloat16"), ("cpu", "float32")]
 
 
@@ -324,6 +325,9 @@ class Sampling:
         how(stage.pid)
         stage.communicate(timeout=LONG)
         assert gone(processes)
+        assert not [
+            link for link in Path(tempfile.gettempdir()).glob("moat-*/ray") if link.resolve().is_relative_to(self.place)
+        ]
         return stage.returncode
 
     def finish(self):

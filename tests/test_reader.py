@@ -183,7 +183,7 @@ def test_a_real_model_is_asked_through_the_journal(here, monkeypatch):
     asks = [WHO, Question("Where?", WHO.passages)]
     first = open_reader(settings(reader="chat"), here).answer_all(asks)
     assert len(first) == 2
-    monkeypatch.setattr("moat.models.open_engine", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr("moat.runners.open_engine", lambda *_: pytest.fail("asked again"))
     assert open_reader(settings(reader="chat"), here).answer_all(asks) == first
 
 
@@ -195,7 +195,7 @@ def test_settings_reach_the_engine(here, monkeypatch, tokenizer):
         ids = tokenizer("Ada has 4", add_special_tokens=False).input_ids
         return [Generation(ids, FinishReason.STOP, -1.0) for _ in prompts]
 
-    monkeypatch.setattr("moat.models.open_engine", lambda *_: SimpleNamespace(generate=generate))
+    monkeypatch.setattr("moat.runners.open_engine", lambda *_: SimpleNamespace(generate=generate))
     reader = open_reader(settings(reader="bare", prompt="plain", temperature=0.5, top_p=0.9), here)
     assert reader.answer_all([WHO]) == [tokenizer.decode(tokenizer("Ada has 4", add_special_tokens=False).input_ids)]
     assert [(d.temperature, d.top_p, d.max_new_tokens) for d in seen] == [(0.5, 0.9, 6)]

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from moat import layout, models, params
+from moat import layout, models, params, runners
 from moat.engines.base import EngineError, FinishReason, Generation
 from moat.machine import Machine
 from moat.schemas.demos import DEMOS
@@ -58,7 +58,7 @@ def sample(tmp_path, monkeypatch, root, tokenizer, stage_module):
 
     def run(round_key="1", seed=0, special=None, max_failed=0.0):
         engine = Writes(tokenizer, special or {})
-        monkeypatch.setattr(models, "open_engine", lambda *_: engine)
+        monkeypatch.setattr(runners, "open_engine", lambda *_: engine)
         settings = everything.model_copy(
             update={
                 "seed": seed,

@@ -412,6 +412,7 @@ def test_deepspeed_that_is_not_there_is_named(monkeypatch):
 
 def gpus(monkeypatch, count, bfloat16=True):
     """Pretend that there are `count` GPUs."""
+    monkeypatch.setattr(models, "_gpu", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: bfloat16)
@@ -437,7 +438,7 @@ def test_bfloat16_is_for_gpus_that_have_it(monkeypatch):
 
 def test_flash_attention_that_is_not_installed_is_named(monkeypatch):
     gpus(monkeypatch, 1)
-    monkeypatch.setattr(models, "is_flash_attn_2_available", lambda: False)
+    monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: False)
     with pytest.raises(OSError, match=r"flash_attention_2; `pip install flash-attn`, or set `attention: auto`"):
         models.check_attention(Machine(attention="flash_attention_2"))
 

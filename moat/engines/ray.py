@@ -259,10 +259,10 @@ def _start(ray: Any, scratch: Path) -> None:
     with _stderr_to(folder / "start.log"):
         ray.init("local", include_dashboard=False, object_store_memory=STORE, _temp_dir=str(folder), **SILENT)
     # When this process is killed, two of Ray's helpers go on for a minute, telling a server that is gone. A shell that sees
-    # the end of its input ends them.
+    # the end of its input ends them, and removes the short name.
     started = [str(child.pid) for child in here.children(recursive=True) if child.pid not in before]
     shell = subprocess.Popen(
-        ["/bin/sh", "-c", 'read -r _; kill -9 "$@"', "guard", *started],
+        ["/bin/sh", "-c", 'read -r _; rm -r "$0"; kill -9 "$@"', str(folder.parent), *started],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

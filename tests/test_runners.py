@@ -1,4 +1,4 @@
-"""Which engine answers for a role, where, and what is refused before a stage works: moat/models.py."""
+"""Which engine answers for a role, where, and what is refused before a stage works: moat/runners.py, moat/models.py."""
 
 import json
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
-from moat import models, params
+from moat import models, params, runners
 from moat.engines.base import EngineError
 from moat.engines.child import Children
 from moat.engines.compared import Compared
@@ -46,10 +46,10 @@ def test_every_copy_has_gpus_of_its_own_and_roles_too_while_they_last(machine, h
     """Evaluation: the planner's first, then the grounder's; where they do not suffice, both use the same."""
     for role, other, places in (("planner", "grounder", planner), ("grounder", "planner", grounder)):
         if machine.role(role).engine != "openai":
-            found = models.seats(machine, role, other, list(have))
+            found = runners.seats(machine, role, other, list(have))
             assert found == (planner if places is None else places, shared)
     if machine.role("grounder").engine != "openai":
-        assert models.seats(machine, "grounder", None, list(have))[1] is False
+        assert runners.seats(machine, "grounder", None, list(have))[1] is False
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_every_copy_has_gpus_of_its_own_and_roles_too_while_they_last(machine, h
 )
 def test_more_gpus_than_there_are_are_refused(machine, have, said):
     with pytest.raises(ParamsError, match=said):
-        models.seats(machine, "grounder", None, list(have))
+        runners.seats(machine, "grounder", None, list(have))
 
 
 @pytest.mark.parametrize(("visible", "found"), [("2,5", ["2", "5"]), ("", []), ("MIG-a, MIG-b", ["MIG-a", "MIG-b"])])
 def test_the_gpus_are_those_that_this_process_was_given(monkeypatch, visible, found):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert models.gpus("cuda") == found
-    assert models.gpus("cpu") == []
+    assert runners.gpus("cuda") == found
+    assert runners.gpus("cpu") == []
 
 
 # --- the engine of a role ---------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def place(tmp_path, monkeypatch, model, tokenizer):
 
 def runner(place, root, machine, role="grounder", **how):
     stage = Stage("score", params.load(root / "params.yaml"), machine, place, {"round": "1", "prev": "0"})
-    return models.runner(stage, models.Path("models/grounder/0"), 0.0, role, **how)
+    return runners.runner(stage, models.Path("models/grounder/0"), 0.0, role, **how)
 
 
 def test_a_single_hf_engine_is_in_this_process_and_others_are_not(place, root):
