@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from math import isfinite
-from os.path import abspath
+from os.path import abspath, expanduser
 from pathlib import Path
 from typing import Annotated
 
@@ -193,7 +193,7 @@ def export(
     with faults():
         if role not in ("planner", "grounder"):
             raise typer.BadParameter(f"no role {role!r}: planner or grounder", param_hint="ROLE")
-        root, out = project(), Path(abspath(out))
+        root, out = project(), Path(abspath(expanduser(out)))
         known = sorted(params.load(root / params.PARAMS).evaluated, key=int)
         key = round or known[-1]
         if key not in known:

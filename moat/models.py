@@ -154,7 +154,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
             own = {"config": AutoConfig.from_pretrained(BASE_MODEL, local_files_only=True)}
         tokenizer: PreTrainedTokenizerBase = chosen.from_pretrained(path, local_files_only=True, **own)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        said = " ".join(f"{type(error).__name__}: {error}".split())
         raise OSError(
             f"the tokenizer in {path} cannot be loaded ({said}): delete the folder, then `dvc checkout`"
         ) from error
@@ -209,6 +209,17 @@ def check_vocabulary(path: Path, tokens: int, rows: int) -> None:
         )
 
 
+def _tokens(file: Path) -> int:
+    """The number of a tokenizer's tokens. Raises OSError when the file is none."""
+    from tokenizers import Tokenizer
+
+    try:
+        size: int = Tokenizer.from_file(str(file)).get_vocab_size()
+    except Exception as error:
+        raise OSError(f"{file} cannot be read ({error}): delete {file.parent}, then `dvc checkout`") from error
+    return size
+
+
 def check_folder(path: Path) -> None:
     """Refuse, before anything is loaded, a folder that holds no model, or one whose tokenizer is missing or another's.
 
@@ -221,9 +232,7 @@ def check_folder(path: Path) -> None:
         config = json.loads((whole / adapters.MODEL_CONFIG).read_text(encoding="utf-8"))
         rows = config.get("text_config", config).get("vocab_size")
         if rows is not None and (path / "tokenizer.json").is_file():
-            from tokenizers import Tokenizer
-
-            check_vocabulary(path, Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab_size(), rows)
+            check_vocabulary(path, _tokens(path / "tokenizer.json"), rows)
     except (ValueError, AttributeError) as error:
         raise OSError(
             f"{whole / adapters.MODEL_CONFIG} cannot be read ({error}): delete the folder, then `dvc checkout`"

@@ -197,7 +197,7 @@ def engine_of(role: str, arch: Architecture, here: Machine, at: Device, scores: 
     A server is taken to be vLLM on as many devices of this machine's kind as leave a quarter of their memory for its cache.
     """
     if role == "reference":
-        return Model(arch, "hf", 1, 1, here.score_batch)
+        return Model(arch, "hf", here.copies, 1, here.score_batch)
     own = here.role(role)  # type: ignore[arg-type]
     if own.engine == "openai":
         size = at.bytes or 80 * GIB
@@ -490,8 +490,10 @@ def _share_measured(costs: list[Cost], notes: Mapping[tuple[str, str], tuple[flo
             costs[index] = replace(cost, seconds=0.0, basis="measured")
 
 
-def _verdict(own: Memory, at: Device) -> bool | None:
-    return None if at.bytes is None else own.total <= memory.USABLE * at.bytes
+def _verdict(own: Memory, at: Device, beside: int = 1) -> bool | None:
+    """Whether it fits; `beside` processes of a CPU share its memory, where each GPU has its own."""
+    times = beside if at.kind == "cpu" else 1
+    return None if at.bytes is None else times * own.total <= memory.USABLE * at.bytes
 
 
 def _trainings(settings: Params, arch: Architecture, here: Machine, at: Device, made: Plan) -> list[Use]:
@@ -508,7 +510,7 @@ def _trainings(settings: Params, arch: Architecture, here: Machine, at: Device, 
             how = training_of(settings, here, at, work, checked=False)
         own = memory.training(arch, how)
         what = f"{how.rows} × {how.length:,} tokens, {how.strategy} over {how.processes}"
-        found[name] = Use(name, own, _verdict(own, at), what)
+        found[name] = Use(name, own, _verdict(own, at, here.processes), what)
     return list(found.values())
 
 
@@ -563,7 +565,8 @@ def _asked(what: str, model: Model, at: Device, prompt: int, decoding: DecodingP
     if model.engine == "hf":
         how = Asking(model.rows, prompt, decoding.max_new_tokens, at.dtype, decoding.top_p < 1)
         own = memory.generating(model.arch, how)
-        return Use(f"{what} (hf)", own, _verdict(own, at), f"{how.rows} × {prompt + how.answer:,} tokens")
+        place = f"{how.rows} × {prompt + how.answer:,} tokens"
+        return Use(f"{what} (hf)", own, _verdict(own, at, model.copies), place)
     own = memory.served(model.arch, at.dtype, model.share, model.each, at.bytes or 80 * GIB)
     length = prompt + decoding.max_new_tokens
     rows = memory.rows_at_once(model.arch, own, at.dtype, model.each, length)
@@ -576,7 +579,7 @@ def _scoring(what: str, model: Model, here: Machine, at: Device, prompt: int, an
         return Use(what, Memory(), True)
     how = Asking(here.score_batch, prompt, answer, at.dtype)
     own = memory.scoring(model.arch, how)
-    return Use(f"{what} (hf)", own, _verdict(own, at), f"{how.rows} × {prompt + answer:,} tokens")
+    return Use(f"{what} (hf)", own, _verdict(own, at, model.copies), f"{how.rows} × {prompt + answer:,} tokens")
 
 
 def _tables(settings: Params, arch: Architecture, at: Device, load: Workload, known: Mapping[str, float]) -> list[Table]:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+os.umask(MASK := os.umask(0))  # what the user keeps from others; it can only be read by setting it
+
 
 class DiskFullError(OSError):
     """No space left where an artifact was to be written; nothing half-written is left behind."""
@@ -80,6 +82,8 @@ def publish(target: Path) -> Iterator[Path]:
         try:
             yield temporary
             for path in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
+                if not path.is_symlink():  # safetensors' files come as the owner's alone
+                    path.chmod((0o777 if path.is_dir() else 0o666) & ~MASK)
                 _sync(path)
             if temporary.is_dir() or target.is_dir():
                 _remove(target)

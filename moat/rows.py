@@ -183,13 +183,15 @@ class Runner:
             tally.tokens += sum(len(one.ids) if isinstance(one, Generation) else len(one) for one in done.values())
             tally.last_failure = reply.failure or tally.last_failure
             advance(len(rows))
-        failed = self.tally.failed - failed_before
-        if failed > self.max_failed * len(unique):
+            self._check(tally.failed - failed_before, len(unique))
+        return [unpack(self.journal[key]) if key in self.journal else None for key in keys]
+
+    def _check(self, failed: int, requests: int) -> None:
+        if failed > self.max_failed * requests:
             raise EngineError(
-                f"the engine failed on {failed:,} of {len(unique):,} requests, over max_failed {self.max_failed}; the last: "
+                f"the engine failed on {failed:,} of {requests:,} requests, over max_failed {self.max_failed}; the last: "
                 f"{self.tally.last_failure}. What was answered is kept: mend the cause, run again, and only these are asked"
             )
-        return [unpack(self.journal[key]) if key in self.journal else None for key in keys]
 
 
 def tell(stage: Stage, *runners: Runner) -> None:

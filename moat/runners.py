@@ -94,9 +94,14 @@ def engine_spec(stage: Stage, path: Path, role: Role | None, engine: Literal["hf
     own = machine.role(role).vllm
     if shared and (role not in machine.engines or machine.engines[role].memory is None):
         own = own.model_copy(update={"memory": own.memory / 2})
-    if own.longest is None and role in ("planner", "grounder"):
-        answer = max(section.max_new_tokens for section in (params.sample, params.ground, params.evaluate))
-        own = own.model_copy(update={"longest": params.max_length + answer})
+    if engine == "vllm" and role in ("planner", "grounder"):
+        needed = params.max_length + max(one.max_new_tokens for one in (params.sample, params.ground, params.evaluate))
+        if own.longest is not None and own.longest < needed:
+            raise ParamsError(
+                f"{MACHINE}: vllm.longest: {own.longest}, but max_length and max_new_tokens of params.yaml come to "
+                f"{needed}: set it to null"
+            )
+        own = own.model_copy(update={"longest": needed if own.longest is None else own.longest})
     return Spec(engine, (stage.root / path).absolute(), (stage.root / BASE_MODEL).absolute(), resolved, own)
 
 
@@ -121,7 +126,8 @@ def seats(machine: Machine, role: Role | None, beside: Role | None, have: Sequen
         by = f"copies {copies}" + (f" times vllm.tensor_parallel {each}" if own.engine == "vllm" else "")
         raise ParamsError(f"{MACHINE}: {by} need {needs(role)} GPUs, and there are {len(have)}: lower them")
     shared = both and needs(role) + needs(beside) > len(have)
-    first = 0 if shared or ROLES.index(beside or role) >= ROLES.index(role) else needs(beside)
+    second = role is not None and beside is not None and ROLES.index(beside) < ROLES.index(role)
+    first = needs(beside) if second and not shared else 0
     return [list(have[first + copy * each : first + (copy + 1) * each]) for copy in range(copies)], shared
 
 

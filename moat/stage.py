@@ -6,9 +6,11 @@ A stage holds the checkout's lock while it runs, so that a training left behind 
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import importlib
 import json
+import os
 import platform
 import signal
 import sys
@@ -18,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -246,16 +248,27 @@ def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
         check_round(stage.params, values)
         with lock.hold(stage.scratch / "locks" / content_id(root), lock.command_line()):
             run(stage, **values)
+        _leave(0)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would only tear the way out
         kept = "finished batches and checkpoints are kept, and `dvc repro` goes on there"
         console.print(f"[bold red]interrupted[/] {Path(file).stem}: {kept}")
-        sys.exit(130)
+        _leave(130)
     except expected_errors as error:
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | FloatingPointError):
             raise  # not one of our own: a bug, which needs its traceback
         console.print(f"[bold red]error[/] {Path(file).stem}: {escape(str(error))}")
-        sys.exit(1)
+        _leave(1)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process once what was registered for its end is done: tearing down the interpreter would cost time, and other
+    libraries print what they leaked.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ TRAINED, LOGGED = "trained.safetensors", "logged.json"  # what the first process
 START = "from moat.launch import die_with_parent; die_with_parent(); from accelerate.commands.launch import main; main()"
 SETTINGS = ("use_cache", "bos_token_id", "eos_token_id", "pad_token_id")  # of a model, which the trainer sets
 TAIL = 15  # lines of a failed training's log that are shown
-LONGEST = 2000  # characters of an error's text: what is written to a pipe at once must stay below 4096 bytes
+WHOLE = 4096  # bytes that are written to a pipe at once (PIPE_BUF); processes that write more would mix their lines
 PATIENCE = 10  # seconds in which processes that are asked to end do so
 
 
@@ -253,6 +253,15 @@ def _strategy(model: Any) -> str:
     return "fsdp" if "FSDPModule" in kinds else "ddp" if "DistributedDataParallel" in kinds else "plain"
 
 
+def _line(said: dict[str, Any]) -> bytes:
+    """What a process says, its texts cut until they go into a pipe at once."""
+    line = json.dumps(said, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    if len(line) <= WHOLE:
+        return line
+    shorter = [one[: len(one) * 3 // 4] if isinstance(one, str) else one for one in said["args"]]
+    return _line(said | {"args": shorter})
+
+
 def main() -> None:
     """One process of a training. Exits 1 on an error, which it tells the stage when it is one of ours."""
     die_with_parent()
@@ -261,7 +270,7 @@ def main() -> None:
     os.set_blocking(pipe, True)
 
     def tell(**said: Any) -> None:
-        os.write(pipe, json.dumps(said).encode() + b"\n")
+        os.write(pipe, _line(said))
 
     def advance(n: int) -> None:
         if process == 0:
@@ -272,7 +281,7 @@ def main() -> None:
     except Exception as error:
         if not _ours(error):
             raise
-        args = [one[:LONGEST] if isinstance(one, str) else one for one in error.args if isinstance(one, str | int)]
+        args = [one for one in error.args if isinstance(one, str | int)]
         tell(process=process, kind=type(error).__name__, args=args)
         sys.exit(1)
 

@@ -69,7 +69,8 @@ def attend(engine: Callable[[], Engine], work: Work, retry: Retry) -> Reply:
             reply.answers = list(work.ask(engine()))
         except EngineError as error:
             reply.failure = str(error)
-            time.sleep(retry.pause * 2**attempt)
+            if attempt + 1 < attempts:
+                time.sleep(retry.pause * 2**attempt)
             continue
         return reply
     if len(work) == 1:

@@ -91,7 +91,7 @@ def test_rows_of_every_length_are_compared():
 
 def test_no_scores_are_no_comparison():
     own, _, _ = compared(0.0, failure="out of memory")
-    with pytest.raises(EngineError, match="cannot be compared with hf's, for there are none: out of memory"):
+    with pytest.raises(EngineError, match="16 of 16 rows have none: out of memory"):
         next(own.run(scores()))
 
 
@@ -100,3 +100,32 @@ def test_texts_need_no_comparison():
     own.start()
     list(own.run([Work([[5]], [0], Decoding(1.0, 1.0, 4))]))
     assert log == [("hf", "start"), ("hf", "close"), ("vllm", 1)]
+
+
+@pytest.mark.parametrize("place", [0, 3, SAMPLE - 1])
+def test_a_score_that_is_no_number_is_refused_wherever_it_stands(place):
+    class Some(Workers):
+        def run(self, works):
+            for number, reply in super().run(works):
+                reply.answers[place] = np.full(2, np.nan, np.float32)
+                yield number, reply
+
+    log = []
+    own = Compared(Some("vllm", log), Workers("hf", log), 0.01, lambda said: None)
+    with pytest.raises(EngineError, match=r"differ from hf's by up to nan"):
+        list(own.run(scores()))
+
+
+def test_a_row_without_a_score_is_refused():
+    """One of sixteen: what cannot be compared is not taken."""
+
+    class Some(Workers):
+        def run(self, works):
+            for number, reply in super().run(works):
+                reply.answers[5], reply.failure = None, "out of memory"
+                yield number, reply
+
+    log = []
+    own = Compared(Some("vllm", log), Workers("hf", log), 0.01, lambda said: None)
+    with pytest.raises(EngineError, match=r"1 of 16 rows have none: out of memory"):
+        list(own.run(scores()))

@@ -270,3 +270,15 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_torn(tmp_path, root):
     assert len(errors) == 5
     assert all("disk full while writing" in line and "free some space" in line for line in errors)
     assert left == "['journal', 'kept.txt'] kept True"
+
+
+def test_what_is_published_may_be_read_by_those_whom_the_user_lets(tmp_path):
+    """Some libraries write files that their owner alone may read; another user's server could not load them."""
+    with publish(tmp_path / "model") as temporary:
+        (temporary / "part").mkdir(parents=True)
+        for path in (temporary / "weights", temporary / "part" / "more"):
+            path.touch(mode=0o600)
+    mask = os.umask(0)
+    os.umask(mask)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").rglob("*") if path.is_file()} == {0o666 & ~mask}
+    assert (tmp_path / "model" / "part").stat().st_mode & 0o777 == 0o777 & ~mask

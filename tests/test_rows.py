@@ -332,10 +332,23 @@ def test_a_request_that_always_fails_is_left_out(tmp_path):
 def test_too_many_failures_are_an_error(tmp_path):
     """1 of 10 over a limit of 9%: the error has the counts, the cause and what to do, and the answers are kept."""
     with pytest.raises(EngineError, match=r"1 of 10 requests, over max_failed 0\.09; the last: out of memory.* run again"):
-        runner(Fragile(bad=6), tmp_path, max_failed=0.09).generate(TEN, range(10), SAMPLED, lambda n: None)
+        runner(Fragile(bad=9), tmp_path, max_failed=0.09).generate(TEN, range(10), SAMPLED, lambda n: None)
     mended = FakeEngine()
     runner(mended, tmp_path).generate(TEN, range(10), SAMPLED, lambda n: None)
-    assert len(mended.asked) == 1
+    assert mended.asked == [(tuple(TEN[9]), 9)]
+
+
+def test_an_engine_that_always_fails_is_not_asked_to_the_end(tmp_path):
+    """5 batches of 2, every one of them lost, half of all allowed: the third decides, and two are never asked."""
+    engine = Fragile(most=0)
+    asked = []
+    engine.generate = lambda prompts, seeds, decoding: (
+        asked.extend(seeds),
+        Fragile.generate(engine, prompts, seeds, decoding),
+    )
+    with pytest.raises(EngineError, match=r"6 of 10 requests, over max_failed 0\.5"):
+        runner(engine, tmp_path, size=2, max_failed=0.5).generate(TEN, range(10), SAMPLED, lambda n: None)
+    assert set(asked) == set(range(6))
 
 
 def test_a_fault_of_the_program_is_not_retried(tmp_path):

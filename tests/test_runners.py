@@ -52,6 +52,12 @@ def test_every_copy_has_gpus_of_its_own_and_roles_too_while_they_last(machine, h
         assert runners.seats(machine, "grounder", None, list(have))[1] is False
 
 
+@pytest.mark.parametrize(("copies", "places"), [(1, [["0"]]), (2, [["0"], ["1"]])])
+def test_a_model_without_a_role_has_gpus_too(copies, places):
+    """As DPO's reference, which is asked as no role."""
+    assert runners.seats(Machine(copies=copies), None, None, list("0123")) == (places, False)
+
+
 @pytest.mark.parametrize(
     ("machine", "have", "said"),
     [
@@ -141,8 +147,8 @@ def test_vllm_is_opened_as_long_as_the_rows_can_be(place, root, monkeypatch):
     answer = max(science.sample.max_new_tokens, science.ground.max_new_tokens, science.evaluate.max_new_tokens)
     assert runner(place, root, machine).workers.spec.vllm.longest == science.max_length + answer
     assert runner(place, root, machine, role="critic").workers.spec.vllm.longest is None
-    machine = Machine(device="cpu", engine="vllm", vllm=VLLM(longest=99))
-    assert runner(place, root, machine).workers.spec.vllm.longest == 99
+    machine = Machine(device="cpu", engine="vllm", vllm=VLLM(longest=9999))
+    assert runner(place, root, machine).workers.spec.vllm.longest == 9999
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -195,6 +201,20 @@ def test_a_tokenizer_that_does_not_fit_the_weights_is_refused_when_they_are_open
     monkeypatch.setattr(models, "load", lambda *_: small)
     with pytest.raises(OSError, match=r"and the model there 7 embeddings"):
         Spec("hf", folder, folder, Machine(device="cpu", dtype="float32")).open()
+
+
+def test_vllm_that_is_opened_too_short_is_refused_when_the_stage_starts(place, root, monkeypatch):
+    """Every row would fail, one after the other."""
+    monkeypatch.setattr(models, "vllm_version", lambda device: "0.32.0")
+    machine = Machine(device="cpu", engine="vllm", vllm=VLLM(longest=20))
+    with pytest.raises(ParamsError, match=r"vllm\.longest: 20, but .* come to \d+: set it to null"):
+        runner(place, root, machine)
+
+
+def test_a_torn_tokenizer_is_named(place, root):
+    (place / "models/grounder/0/tokenizer.json").write_text("garbage")
+    with pytest.raises(OSError, match=r"models/grounder/0/tokenizer\.json cannot be read .*`dvc checkout`"):
+        runner(place, root, Machine(device="cpu"))
 
 
 def test_a_torn_config_is_named(place, root):

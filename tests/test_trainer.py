@@ -479,3 +479,15 @@ def test_gradient_checkpointing_changes_nothing(project, rows, trained, kind):
     expected = load_file(trained(kind) / "model.safetensors")
     for name, weight in load_file(target / "model.safetensors").items():
         torch.testing.assert_close(weight, expected[name], atol=1e-6, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("text", ["short", "ä\u2603" * 4000, '\x00"\\' * 3000])
+def test_what_a_process_says_goes_into_the_pipe_at_once(text):
+    """4096 bytes (PIPE_BUF) are not mixed with another process's; what is cut is still JSON."""
+    line = trainer._line({"process": 1, "kind": "RowError", "args": [text, 7]})
+    said = json.loads(line)
+    assert len(line) <= 4096
+    assert line.count(b"\n") == 1
+    assert said["args"][1] == 7
+    assert text.startswith(said["args"][0])
+    assert len(said["args"][0]) >= min(len(text), 500)

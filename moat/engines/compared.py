@@ -53,14 +53,16 @@ class Compared:
         self.reference.close()
         ((_, ours),) = self.workers.run([sample])
         pairs = [(a, b) for a, b in zip(ours.answers, theirs.answers, strict=True) if a is not None and b is not None]
-        if not pairs:
+        if len(pairs) < n:
             raise EngineError(
-                f"vllm's scores cannot be compared with hf's, for there are none: {theirs.failure or ours.failure}"
+                f"vllm's scores cannot be compared with hf's: {n - len(pairs)} of {n} rows have none: "
+                f"{theirs.failure or ours.failure}"
             )
-        gap = max(abs(float(np.mean(a, dtype="f8") - np.mean(b, dtype="f8"))) for a, b in pairs)
-        token = max(float(np.abs(a - b).max()) for a, b in pairs)
+        # numpy's maximum is NaN where there is one, and no NaN is within a tolerance
+        gap = float(np.max([abs(np.mean(a, dtype="f8") - np.mean(b, dtype="f8")) for a, b in pairs]))
+        token = float(np.max([np.abs(a - b).max() for a, b in pairs]))
         told = f"{gap:.2g} nats in a row's mean, {token:.2g} in a token ({len(pairs)} rows)"
-        if not gap <= self.tolerance:  # a NaN is not
+        if not gap <= self.tolerance:
             raise EngineError(
                 f"vllm's scores differ from hf's by up to {told}, over vllm.tolerance {self.tolerance}: set vllm.score to "
                 f"false in {MACHINE}, so that hf scores; or, in a coarse dtype, vllm.tolerance to what pairs may rest on"
