@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -138,6 +138,13 @@ class Machine(Section):
     device_memory: float | None = Field(default=None, gt=0, description="GiB of one device; null: what there is.")
     webshop: str = Field(default="", pattern="^$|^https?://")
     scratch: str = Field(default=".scratch", min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _servers_are_a_roles(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and raw.get("engine") == "openai":
+            raise ValueError("engine: a server is asked by role: write `engines: {planner: {engine: openai, url: …}}`")
+        return raw
 
     @model_validator(mode="after")
     def _scores_what_is_scored(self) -> Self:

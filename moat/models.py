@@ -187,6 +187,19 @@ def save(model: PreTrainedModel, target: Path, facts: dict[str, Any], tokenizer_
         write_card(temporary, facts)
 
 
+def check_tokenizer(path: Path) -> None:
+    """Refuse a round's model whose tokenizer is not the base's, which every round keeps byte for byte. Raises OSError.
+
+    Of the same size another one would pass for it, and every text would be read wrongly.
+    """
+    own, base = tokenizer_hash(path), tokenizer_hash(BASE_MODEL)
+    if base != combined({}) and own != base:
+        raise OSError(
+            f"the tokenizer in {path} is not the one in {BASE_MODEL}, which the model was trained with: delete the folder, "
+            "then `dvc checkout`, or run the stage that writes it (`dvc repro`)"
+        )
+
+
 def open_hf(spec: Spec) -> HFEngine:
     """A model folder, ready to generate and to score. Raises as `load` and `load_tokenizer` do."""
     from moat.engines.hf import HFEngine

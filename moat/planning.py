@@ -450,9 +450,25 @@ def plan(
             made.costs.append(Cost(work, START, 0, "assumed"))
     _share_measured(made.costs, notes)
     made.uses = [*_trainings(settings, arch, here, at, made), *_engines(settings, models, scorer, here, at, load)]
+    made.warnings += _refused(here, at)
     made.tables = _tables(settings, arch, at, load, bytes_per_row(root) if current else {})
     made.driver = max(_driver(work, settings.sample.k) for work in load.all())
     return made
+
+
+def _refused(here: Machine, at: Device) -> list[str]:
+    """What stages would refuse at their start, on a CPU."""
+    if at.kind == "cuda":
+        return []
+    found = []
+    roles = {role: here.role(role) for role in machine.ROLES}
+    if any(own.engine == "vllm" and own.vllm.tensor_parallel > 1 for own in roles.values()):
+        found.append("vllm.tensor_parallel: GPUs were asked for, and this is a CPU: set it to 1")
+    if here.attention == "flash_attention_2":
+        found.append("attention: flash_attention_2 is not for a CPU: set it to auto")
+    if here.dtype == "bfloat16" and here.strategy in ("fsdp", "zero2", "zero3"):
+        found.append(f"dtype: bfloat16 is not for strategy {here.strategy} on a CPU: set it to auto")
+    return found
 
 
 def _current(settings: Params, root: Path) -> bool:

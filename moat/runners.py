@@ -52,6 +52,8 @@ def runner(
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
     identity = adapters.identity(path, stage.hash_of)
     models.check_folder(path)
+    if role in ("planner", "grounder"):
+        models.check_tokenizer(path)
     engine: Literal["hf", "vllm"] = "vllm" if own.engine == "vllm" and (own.score or not scores) else "hf"
     facts = models.engine_facts(machine, engine, actors_gpu(machine))
     places, shared = ([], False) if machine.ray else seats(machine, role, beside, gpus(facts["device"]))

@@ -164,3 +164,9 @@ def test_an_experiment_shares_the_scratch_folder_and_not_the_notes(tmp_path):
     assert {one.note_path.name, other.note_path.name} == {"sample-1.json"}
     notes = [json.loads(stage.note_path.read_text(encoding="utf-8")) for stage in (one, other)]
     assert [note["root"] for note in notes] == [str(tmp_path), str(experiment)]
+
+
+def test_a_server_at_the_top_is_sent_to_its_role(tmp_path):
+    (tmp_path / MACHINE).write_text("engine: openai\n")
+    with pytest.raises(ParamsError, match=r"engine: a server is asked by role: write `engines: \{planner: "):
+        load(tmp_path)

@@ -332,3 +332,25 @@ def test_sizes_are_told_in_the_unit_that_suits():
     assert [planning.gib(size) for size in (1024, 3 * 2**20, 1.5 * GIB, 2**41)] == ["1 KiB", "3.0 MiB", "1.5 GiB", "2.0 TiB"]
     assert [planning.time(span) for span in (5, 90, 7200)] == ["5 s", "1.5 min", "2.0 h"]
     assert [planning.number(n) for n in (0, 27_000, 67_300_000, 12_000_000_000)] == ["", "27,000", "67.3 M", "12.0 G"]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"engine": "vllm", "vllm": {"tensor_parallel": 2}}, "vllm.tensor_parallel: GPUs were asked for"),
+        ({"attention": "flash_attention_2"}, "attention: flash_attention_2 is not for a CPU"),
+        ({"strategy": "zero2", "processes": 2, "dtype": "bfloat16"}, "dtype: bfloat16 is not for strategy zero2"),
+    ],
+)
+def test_what_a_stage_would_refuse_is_said(tmp_path, own, said):
+    made = planning.plan(settings("tiny"), Machine(device="cpu", **own), tmp_path, "x")
+    assert [one for one in made.warnings if said in one]
+
+
+def test_processes_of_a_cpu_share_its_memory(tmp_path):
+    """What fits once does not fit eight times."""
+    one, eight = (
+        planning.plan(settings("tiny"), Machine(device="cpu", device_memory=0.2, copies=n), tmp_path, "x") for n in (1, 8)
+    )
+    fits = [next(use.fits for use in made.uses if use.what.startswith("sample")) for made in (one, eight)]
+    assert fits == [True, False]

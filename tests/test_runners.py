@@ -211,6 +211,22 @@ def test_vllm_that_is_opened_too_short_is_refused_when_the_stage_starts(place, r
         runner(place, root, machine)
 
 
+def test_another_tokenizer_of_the_same_size_is_refused_when_the_stage_starts(place, root):
+    """Two tokens exchanged: every text would be read wrongly, and nothing else would show it."""
+    folder, base = place / "models/grounder/0", place / "models/base"
+    base.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (base / name).write_bytes((folder / name).read_bytes())
+    runner(place, root, Machine(device="cpu"))
+    found = json.loads((folder / "tokenizer.json").read_text())
+    pieces = found["model"]["vocab"]
+    first, second = sorted(pieces)[20:22]
+    pieces[first], pieces[second] = pieces[second], pieces[first]
+    (folder / "tokenizer.json").write_text(json.dumps(found))
+    with pytest.raises(OSError, match=r"tokenizer in models/grounder/0 is not the one in models/base"):
+        runner(place, root, Machine(device="cpu"))
+
+
 def test_a_torn_tokenizer_is_named(place, root):
     (place / "models/grounder/0/tokenizer.json").write_text("garbage")
     with pytest.raises(OSError, match=r"models/grounder/0/tokenizer\.json cannot be read .*`dvc checkout`"):
