@@ -120,7 +120,7 @@ FILES = {
     "moat/worlds/stories.py": {"prepare", "base_model", "calibrate_critic", "summarize", "report"},
     "moat/report.html.j2": {"report"},
     "moat/schemas/dynamics.py": rounds("dynamics") | {"summarize", "report"},
-    "moat/launch.py": set(),
+    "moat/status.py": set(),
 }
 
 
