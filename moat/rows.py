@@ -11,7 +11,6 @@ the engine fails on is None in the results, for the stage to drop by reason; abo
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,10 +20,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from moat.engines.base import Decoding, EngineError, FinishReason, Generation
+from moat.engines.base import Decoding, EngineError, Generation
 from moat.journal import Journal
 from moat.stage import Advance, Stage
 from moat.tokens import Example
+from moat.wire import pack_generation, pack_logprobs, unpack_generation, unpack_logprobs
 from moat.workers import Work, Workers
 
 ENGINE_FAILED = "engine failed"  # the reason why a row has no answer
@@ -68,22 +68,6 @@ def _key(identity: str, *parts: Any) -> str:
     return hashlib.sha256(json.dumps([identity, *parts]).encode()).hexdigest()[:32]
 
 
-def _pack_generation(made: Generation) -> dict[str, Any]:
-    return {"ids": made.ids, "finish_reason": made.finish_reason.value, "logprob": made.logprob}
-
-
-def _unpack_generation(kept: Mapping[str, Any]) -> Generation:
-    return Generation(kept["ids"], FinishReason(kept["finish_reason"]), kept["logprob"])
-
-
-def _pack_logprobs(made: np.ndarray) -> str:
-    return base64.b64encode(made.astype("<f4").tobytes()).decode()
-
-
-def _unpack_logprobs(kept: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(kept), dtype="<f4").copy()
-
-
 @dataclass
 class Runner:
     """Asks one model. `identity` is all that determines its answers besides the request: weights, engine, dtype, versions.
@@ -122,7 +106,7 @@ class Runner:
         def work(rows: Sequence[int]) -> Work:
             return Work([prompts[i] for i in rows], [seeds[i] for i in rows], decoding)
 
-        lengths, form = [len(p) for p in prompts], (_pack_generation, _unpack_generation)
+        lengths, form = [len(p) for p in prompts], (pack_generation, unpack_generation)
         return self._run(keys, lengths, keys, self.generate_batch, work, form, advance)
 
     def score(self, examples: Sequence[Example], tasks: Sequence[str], advance: Advance) -> list[np.ndarray | None]:
@@ -148,7 +132,7 @@ class Runner:
             return Work([examples[i].prompt for i in rows], completions=[examples[i].completion for i in rows])
 
         lengths = [len(e) for e in examples]
-        return self._run(keys, lengths, groups, size, work, (_pack_logprobs, _unpack_logprobs), advance)
+        return self._run(keys, lengths, groups, size, work, (pack_logprobs, unpack_logprobs), advance)
 
     def _run(
         self,

@@ -30,6 +30,7 @@ from moat.launch import die_with_parent, environment
 from moat.machine import Machine
 from moat.params import Lora
 from moat.seeds import content_id
+from moat.wire import name_of, named
 
 if TYPE_CHECKING:
     from moat.stage import Advance, Stage
@@ -151,7 +152,7 @@ def _attend(folder: Path, stage: Stage, env: dict[str, str], advance: Advance) -
                     if "done" in said:
                         advance(said["done"])
                     else:
-                        errors[said["process"]] = _error(said["kind"], said["args"])
+                        errors[said["process"]] = named(said["kind"], said["args"]) or OSError(*said["args"])
     finally:
         os.close(pipe)
     if errors:
@@ -180,15 +181,6 @@ def _started(arguments: list[str], env: dict[str, str], root: Path, log: Any) ->
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _error(kind: str, args: list[Any]) -> Exception:
-    """A process's error, as if it had happened in the stage."""
-    from moat.publish import DiskFullError
-    from moat.training import BatchError, RowError
-
-    known = {one.__name__: one for one in (RowError, BatchError, DiskFullError, FloatingPointError)}
-    return known.get(kind, OSError)(*args)
 
 
 # --- a process's side -------------------------------------------------------------------------------------------------
@@ -281,8 +273,8 @@ def main() -> None:
     except Exception as error:
         if not _ours(error):
             raise
-        args = [one for one in error.args if isinstance(one, str | int)]
-        tell(process=process, kind=type(error).__name__, args=args)
+        kind, args = name_of(error)
+        tell(process=process, kind=kind, args=args)
         sys.exit(1)
 
 

@@ -6,11 +6,8 @@ halves, a single request a few times with growing pauses, and what still fails i
 
 from __future__ import annotations
 
-import pickle
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -81,41 +78,6 @@ def attend(engine: Callable[[], Engine], work: Work, retry: Retry) -> Reply:
         own = attend(engine, work.part(half), retry)
         reply = Reply(reply.answers + own.answers, reply.calls + own.calls, own.failure or reply.failure)
     return reply
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """What was raised in another process: the exception, pickled, what it says, and its traceback there."""
-
-    pickled: bytes
-    said: str
-    trace: str
-
-    @classmethod
-    def of(cls, error: Exception) -> Raised:
-        """An exception that is being handled."""
-        pickled = b""
-        with suppress(Exception):  # it holds what cannot travel
-            pickled = pickle.dumps(error)
-        return cls(pickled, f"{type(error).__name__}: {error}", traceback.format_exc())
-
-    def error(self) -> BaseException:
-        """The exception, to be raised here; its traceback is a note."""
-        error: object = None
-        with suppress(Exception):  # of a type that cannot be made again here
-            error = pickle.loads(self.pickled)
-        if not isinstance(error, BaseException):
-            error = RuntimeError(self.said)
-        error.add_note(f"in an engine's process:\n{self.trace}")
-        return error
-
-
-def packed(answer: Callable[[], Reply]) -> bytes:
-    """A reply, or what was raised instead of it, pickled for another process."""
-    try:
-        return pickle.dumps(answer())
-    except Exception as error:  # noqa: BLE001 -- raised again where it is read
-        return pickle.dumps(Raised.of(error))
 
 
 class Workers(Protocol):

@@ -296,16 +296,16 @@ sys.exit(3)
 @pytest.mark.parametrize(
     ("kind", "args", "raised"),
     [
-        ("BatchError", ["out of GPU memory: lower micro_batch"], training.BatchError),
-        ("RowError", ["row a has no supervised token"], training.RowError),
-        ("DiskFullError", [28, "disk full while writing x"], DiskFullError),
-        ("FloatingPointError", ["loss is nan"], FloatingPointError),
-        ("FileNotFoundError", ["no model in x"], OSError),
+        ("moat.training.BatchError", ["out of GPU memory: lower micro_batch"], training.BatchError),
+        ("moat.training.RowError", ["row a has no supervised token"], training.RowError),
+        ("moat.publish.DiskFullError", [28, "disk full while writing x"], DiskFullError),
+        ("builtins.FloatingPointError", ["loss is nan"], FloatingPointError),
+        ("builtins.FileNotFoundError", ["no model in x"], OSError),
     ],
 )
 def test_what_processes_tell_is_raised_as_it_was(project, rows, monkeypatch, kind, args, raised):
     """Kind and text; of several, that of the first process."""
-    said = [{"process": 1, "kind": "OSError", "args": ["later"]}, {"process": 0, "kind": kind, "args": args}]
+    said = [{"process": 1, "kind": "builtins.OSError", "args": ["later"]}, {"process": 0, "kind": kind, "args": args}]
     monkeypatch.setattr(trainer, "START", SAYS.replace("SAID", repr(said)))
     with pytest.raises(raised) as told:
         learn("sft", machine_of("ddp", 2), rows, "none")

@@ -29,7 +29,8 @@ import moat
 from moat.engines.base import EngineError
 from moat.engines.spec import Spec
 from moat.launch import die_with_parent, environment
-from moat.workers import Here, Raised, Reply, Retry, Work
+from moat.wire import Raised
+from moat.workers import Here, Reply, Retry, Work
 
 LOOK = 5.0  # seconds between two looks at whether a silent child is still there
 PATIENCE = 20.0  # seconds that a child has to end by itself

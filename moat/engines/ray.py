@@ -20,7 +20,6 @@ import atexit
 import importlib
 import logging
 import os
-import pickle
 import platform
 import secrets
 import shutil
@@ -46,7 +45,8 @@ from moat.layout import CARD
 from moat.machine import MACHINE, RayActors
 from moat.params import ParamsError
 from moat.provenance import combined, file_hashes
-from moat.workers import Raised, Reply, Retry, Work, attend, packed
+from moat.wire import pack_reply, pack_work, unpack_reply, unpack_work
+from moat.workers import Reply, Retry, Work, attend
 
 TRIES = 3  # actors that one batch may end
 REACHED = 10.0  # seconds that a cluster has to accept a connection
@@ -92,9 +92,9 @@ class Attendant:
         return self._engine
 
     def __call__(self, batches: pa.Table) -> pa.Table:
-        """Batches, pickled, to replies, pickled."""
-        works = [pickle.loads(one.as_py()) for one in batches["work"]]
-        replies = [packed(partial(attend, self.engine, work, self.job.retry)) for work in works]
+        """Packed batches to packed replies."""
+        works = [unpack_work(one.as_py()) for one in batches["work"]]
+        replies = [pack_reply(partial(attend, self.engine, work, self.job.retry)) for work in works]
         return pa.table({"number": batches["number"], "reply": pa.array(replies, pa.large_binary())})
 
     def _look(self) -> None:
@@ -184,11 +184,8 @@ class Actors:
         if not works:
             return
         try:
-            for number, reply in self._stream([pickle.dumps(work) for work in works]):
-                told = pickle.loads(reply)
-                if isinstance(told, Raised):
-                    raise told.error()
-                yield number, told
+            for number, reply in self._stream([pack_work(work) for work in works]):
+                yield number, unpack_reply(reply)
         except Exception as error:
             if not type(error).__module__.startswith("ray."):
                 raise
