@@ -9,7 +9,7 @@ import base64
 import importlib
 import json
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -42,7 +42,13 @@ def unpack_logprobs(kept: str) -> np.ndarray:
 
 def pack_work(work: Work) -> bytes:
     """A batch, to be sent."""
-    return json.dumps(asdict(work)).encode()
+    told = {
+        "prompts": [list(row) for row in work.prompts],
+        "seeds": list(work.seeds),
+        "decoding": work.decoding and asdict(work.decoding),
+        "completions": [list(row) for row in work.completions],
+    }
+    return json.dumps(told).encode()
 
 
 def unpack_work(sent: bytes) -> Work:
@@ -51,17 +57,18 @@ def unpack_work(sent: bytes) -> Work:
     return Work(**told | {"decoding": told["decoding"] and Decoding(**told["decoding"])})
 
 
-def pack_reply(answer: Callable[[], Reply]) -> bytes:
-    """The reply that `answer` gives, or what it raises instead, to be sent."""
-    try:
-        reply = answer()
-    except Exception as error:  # noqa: BLE001 -- raised again where it is read
-        return json.dumps({"raised": asdict(Raised.of(error))}).encode()
+def pack_reply(reply: Reply) -> bytes:
+    """A reply, to be sent."""
     packed = [
         None if one is None else pack_generation(one) if isinstance(one, Generation) else pack_logprobs(one)
         for one in reply.answers
     ]
     return json.dumps({"answers": packed, "calls": reply.calls, "failure": reply.failure}).encode()
+
+
+def pack_raised(error: Exception) -> bytes:
+    """An exception that is being handled, in a reply's place."""
+    return json.dumps({"raised": asdict(Raised.of(error))}).encode()
 
 
 def unpack_reply(sent: bytes) -> Reply:

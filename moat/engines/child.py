@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -29,9 +30,10 @@ import moat
 from moat.engines.base import EngineError
 from moat.engines.spec import Spec
 from moat.launch import die_with_parent, environment
-from moat.wire import Raised
+from moat.wire import pack_raised, pack_reply, pack_work, unpack_reply, unpack_work
 from moat.workers import Here, Reply, Retry, Work
 
+READY = b"ready"  # what a child says when it can be asked
 LOOK = 5.0  # seconds between two looks at whether a silent child is still there
 PATIENCE = 20.0  # seconds that a child has to end by itself
 SHOWN = 400  # characters of a log in an error
@@ -132,7 +134,7 @@ class Children:
                 for index in self._told(batches.waiting):
                     child = self._children[index]
                     try:
-                        kind, told = child.line.recv()
+                        told = child.line.recv_bytes()
                     except (EOFError, OSError):
                         deaths, unopened = deaths + 1, unopened + (not child.ready)
                         how = self._bury(index)
@@ -142,16 +144,15 @@ class Children:
                         if child.part is not None:
                             yield from batches.died(child.part, how)
                         continue
-                    if kind == "failed":
-                        error = told.error()
-                        if isinstance(error, EngineError):
-                            raise EngineError(f"{error} (log: {self._log(index)})") from error
-                        raise error
+                    try:
+                        reply = Reply() if told == READY else unpack_reply(told)
+                    except EngineError as error:
+                        raise EngineError(f"{error} (log: {self._log(index)})") from error
                     part, child.ready, child.part = child.part, True, None
                     unopened = 0
                     if part is not None:
                         deaths = 0
-                        yield from batches.put(part, told)
+                        yield from batches.put(part, reply)
         except BaseException:
             self.close()  # whoever is at work would answer a question that nobody asks any more
             raise
@@ -162,7 +163,7 @@ class Children:
             if child.ready and child.part is None and waiting:
                 child.part = waiting.popleft()
                 with suppress(OSError):  # it is dead, which shows when it is listened to
-                    child.line.send(child.part.work)
+                    child.line.send_bytes(pack_work(child.part.work))
         lines = {child.line: index for index, child in self._children.items()}
         said = [lines[line] for line in connection.wait(list(lines), LOOK) if isinstance(line, Connection)]
         return said or [index for index, child in self._children.items() if child.process.poll() is not None]
@@ -236,16 +237,15 @@ def main() -> None:
         own = Here(spec.open, retry)
         if spec.prepare():
             own.engine()
-        line.send(("ready", None))
+        line.send_bytes(READY)
         while True:
-            ((_, reply),) = own.run([line.recv()])
-            line.send(("done", reply))
+            ((_, reply),) = own.run([unpack_work(line.recv_bytes())])
+            line.send_bytes(pack_reply(reply))
     except (EOFError, ConnectionError):  # the stage needs no more, or is gone
         own.close()
     except Exception as error:  # noqa: BLE001 -- raised again where the stage is
-        told = Raised.of(error)
-        print(told.trace, file=sys.stderr, flush=True)
-        line.send(("failed", told))
+        traceback.print_exc()
+        line.send_bytes(pack_raised(error))
     sys.stderr.flush()
     sys.stdout.flush()
     os._exit(0)  # a quarter of a second is saved that other modules take to clear away

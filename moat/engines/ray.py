@@ -31,7 +31,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ from moat.layout import CARD
 from moat.machine import MACHINE, RayActors
 from moat.params import ParamsError
 from moat.provenance import combined, file_hashes
-from moat.wire import pack_reply, pack_work, unpack_reply, unpack_work
+from moat.wire import pack_raised, pack_reply, pack_work, unpack_reply, unpack_work
 from moat.workers import Reply, Retry, Work, attend
 
 TRIES = 3  # actors that one batch may end
@@ -94,8 +93,14 @@ class Attendant:
     def __call__(self, batches: pa.Table) -> pa.Table:
         """Packed batches to packed replies."""
         works = [unpack_work(one.as_py()) for one in batches["work"]]
-        replies = [pack_reply(partial(attend, self.engine, work, self.job.retry)) for work in works]
+        replies = [self._attend(work) for work in works]
         return pa.table({"number": batches["number"], "reply": pa.array(replies, pa.large_binary())})
+
+    def _attend(self, work: Work) -> bytes:
+        try:
+            return pack_reply(attend(self.engine, work, self.job.retry))
+        except Exception as error:  # noqa: BLE001 -- raised again where it is read
+            return pack_raised(error)
 
     def _look(self) -> None:
         root, where = self.job.root, f"on the computer {platform.node()}"
