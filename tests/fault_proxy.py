@@ -13,9 +13,10 @@ import socket
 import struct
 import threading
 from collections import Counter
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
+
+from tests.serving import served
 
 FAULTS = ("drop", "delay", "garble", "half", "reset", "busy", "broken")
 
@@ -106,20 +107,6 @@ def _handler(proxy):
     return Handler
 
 
-@contextmanager
 def through(proxy):
     """Its address while it runs, on a free port of this computer."""
-
-    class Quiet(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_):  # a client that went away, and connections that were cut
-            pass
-
-    server = Quiet(("127.0.0.1", 0), _handler(proxy))
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return served(_handler(proxy))

@@ -10,13 +10,13 @@ import json
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import torch
 
 from moat.engines.base import Decoding, FinishReason
 from moat.engines.hf import HFEngine
+from tests.serving import served
 
 STANDARD = {"model", "prompt", "n", "seed", "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty"}
 STANDARD |= {"logprobs", "stream", "stop"}
@@ -163,20 +163,6 @@ def _handler(server):
     return Handler
 
 
-@contextmanager
 def serve(server):
     """Its address while it runs, on a free port of this computer."""
-
-    class Quiet(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_):  # a client that went away
-            pass
-
-    http = Quiet(("127.0.0.1", 0), _handler(server))
-    threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{http.server_address[1]}"
-    finally:
-        http.shutdown()
-        http.server_close()
+    return served(_handler(server))

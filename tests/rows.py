@@ -2,6 +2,20 @@
 
 from typing import Any
 
+# the stages of each round
+OF_A_ROUND = (
+    "sample",
+    "score",
+    "ground",
+    "pairs",
+    "align_planner",
+    "critique",
+    "mix",
+    "train_grounder",
+    "dynamics",
+    "evaluate",
+)
+
 Row = dict[str, Any]
 
 

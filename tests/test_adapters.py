@@ -3,7 +3,6 @@
 Everything runs as it does in a stage: on a folder with models/base, through train_sft and train_dpo.
 """
 
-import contextlib
 import hashlib
 import json
 import math
@@ -26,6 +25,7 @@ from moat.params import Align, Lora, Sft
 from moat.provenance import content_hash
 from moat.stage import Stage
 from moat.tokens import Renderer
+from tests.killing import KilledError, killed_after
 from tests.reference import float64_weights, sft_loss, sums
 from tests.vocabularies import KINDS
 
@@ -71,18 +71,7 @@ def train(root, place, rows, pair):
         machine = Machine(device="cpu", scratch=str(place / "scratch"), checkpoint=0)
         stage = Stage("cold_start", settings, machine, place, {"role": "planner"})
 
-        @contextlib.contextmanager
-        def progress(label, total):
-            done = []
-
-            def advance(n):
-                done.append(n)
-                if label != "reference" and kill is not None and sum(done) > kill:
-                    raise KilledError
-
-            yield advance
-
-        stage.progress = progress
+        killed_after(stage, None if kill is None else kill + 1)
         own = {"start": start, "target": target, "names": list("abcd"), "seed": 3, "facts": {"stage": "cold_start"}}
         how = TRAIN | {"max_grad_norm": 1.0} | changes
         if kind == "sft":
@@ -93,10 +82,6 @@ def train(root, place, rows, pair):
         return json.loads((target / "moat.json").read_text())
 
     return run
-
-
-class KilledError(BaseException):
-    """Ends a training as a kill does: nothing catches it."""
 
 
 @pytest.fixture

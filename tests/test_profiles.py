@@ -16,6 +16,7 @@ from moat.architectures import KNOWN
 from moat.machine import Machine
 from moat.stage import Stage
 from moat.tokens import Renderer
+from tests.rows import OF_A_ROUND
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = profiles.names(ROOT)
@@ -102,21 +103,9 @@ def test_dvc_reads_the_pipeline_of_every_profile(name, dvc_under):
     """`dvc repro --dry` names every stage of every round."""
     ran = set(re.findall(r"Running stage '(.+)'", dvc_under(name, "repro", "--dry")))
     rounds = profile(name).rounds
-    each = (
-        "sample",
-        "score",
-        "ground",
-        "pairs",
-        "align_planner",
-        "critique",
-        "mix",
-        "train_grounder",
-        "dynamics",
-        "evaluate",
-    )
     once = {"prepare", "index", "check_gold", "base_model", "cold_start@planner", "cold_start@grounder", "evaluate@0"}
     once |= {"calibrate_critic", "summarize", "report"}
-    assert ran == once | {f"{stage}@{key}" for stage in each for key in rounds}
+    assert ran == once | {f"{stage}@{key}" for stage in OF_A_ROUND for key in rounds}
 
 
 # --- prompts ------------------------------------------------------------------------------------------------------------

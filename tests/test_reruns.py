@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tests.rows import OF_A_ROUND
+
 ROOT = Path(__file__).resolve().parent.parent
 STAND_IN = """
 import hashlib, json, pathlib, sys
@@ -36,18 +38,6 @@ for out in map(pathlib.Path, plan["outs"]):
 """
 ONE = {"rounds": {"1": {"prev": "0"}}, "evaluated": {"1": {"prev": "0"}, "0": {"prev": ""}}}
 TWO = {key: chain | {"2": {"prev": "1"}} for key, chain in ONE.items()}
-OF_A_ROUND = (
-    "sample",
-    "score",
-    "ground",
-    "pairs",
-    "align_planner",
-    "critique",
-    "mix",
-    "train_grounder",
-    "dynamics",
-    "evaluate",
-)
 EVALUATED = {"evaluate@0", "evaluate@1"}
 
 

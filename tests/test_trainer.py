@@ -26,6 +26,7 @@ from moat.params import Align, ParamsError, Sft
 from moat.publish import DiskFullError
 from moat.stage import Stage
 from moat.tokens import Example, Renderer
+from tests.killing import KilledError, killed_after
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, BATCH = 10, 8  # an epoch is a full batch and one of 2, for 2 processes of 2 micro-batches: two fillers
@@ -72,29 +73,12 @@ def project(place, monkeypatch):
     return place
 
 
-class Killed(BaseException):
-    """Ends a stage as a kill does: nothing catches it."""
-
-
 def learn(kind, machine, rows, name, *, start="base", kill=None, epochs=2):
     """Train models/NAME for two updates an epoch; `kill=n` ends the stage after update n. Returns the folder."""
     root = Path.cwd()
     stage = Stage("cold_start", params.load(ROOT / "params.yaml"), machine, root, {"role": "planner"})
 
-    @contextlib.contextmanager
-    def progress(label, total):
-        done = []
-
-        def advance(n):
-            done.append(n)
-            if label != "reference" and kill is not None and sum(done) >= kill:
-                raise Killed
-
-        yield advance
-        if label != "reference":
-            assert sum(done) == total
-
-    stage.progress = progress
+    killed_after(stage, kill)
     base, target = Path("models") / start, Path("models") / name
     names = [f"row {n}" for n in range(len(rows[0]))]
     own = {"start": base, "target": target, "names": names, "seed": 3, "facts": {}}
@@ -202,7 +186,7 @@ def test_every_strategy_goes_on_to_the_same_weights(project, rows, trained, caps
     """
     whole = trained(kind, strategy, 2)
     often = machine_of(strategy, 2, micro_batch=2, checkpoint=0)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         learn(kind, often, rows, f"parts-{strategy}", kill=3)
     assert_all_ended(project)
     assert list(Path("scratch/checkpoints").glob("*/checkpoint-*/complete"))

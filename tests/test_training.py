@@ -1,6 +1,5 @@
 """Training through TRL, really run on a tiny model: moat/training.py, moat/models.py, moat/examples.py."""
 
-import contextlib
 import gc
 import hashlib
 import json
@@ -22,6 +21,7 @@ from moat.params import Align, Sft
 from moat.stage import Stage
 from moat.tokens import Example, Renderer, Role
 from moat.tools.docs import documentation
+from tests.killing import KilledError, killed_after
 from tests.reference import summed
 from tests.rows import demo
 
@@ -346,10 +346,6 @@ def test_the_reference_is_gone_before_the_policy_is_loaded(stage, folder, pair, 
 # --- a training that is killed ----------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Ends a training as a kill does: nothing catches it."""
-
-
 @pytest.fixture
 def train(root, folder, machine, rows, capsys):
     """Trains models/NAME for six updates with a checkpoint after each; `kill=n` ends it in update n + 1.
@@ -361,18 +357,7 @@ def train(root, folder, machine, rows, capsys):
         often = machine.model_copy(update={"checkpoint": 0, "scratch": str(folder / "scratch")})
         stage = Stage("cold_start", params.load(root / "params.yaml"), often, folder, {"role": "planner"})
 
-        @contextlib.contextmanager
-        def progress(label, total):
-            done = []
-
-            def advance(n):
-                done.append(n)
-                if kill is not None and sum(done) > kill:
-                    raise Killed
-
-            yield advance
-
-        stage.progress = progress
+        killed_after(stage, None if kill is None else kill + 1)
         own = {"names": list("abcd"), "settings": settings(**{"batch_size": 2, "epochs": 3} | changes), "seed": seed}
         base, target = folder / "models" / "base", folder / "models" / name
         training.train_sft(stage, start=base, target=target, rows=rows, facts={}, **own)
@@ -392,7 +377,7 @@ def test_a_killed_training_goes_on_from_its_last_whole_checkpoint(train, folder)
     What DVC would delete before the stage runs again, its outputs, holds nothing of it.
     """
     assert "going on" not in train("whole")
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train("parts", kill=3)
     assert checkpoints(folder) == ["checkpoint-3"]
     assert sorted(path.name for path in (folder / "models").iterdir()) == ["base", "whole"]
@@ -408,7 +393,7 @@ def test_a_killed_training_goes_on_from_its_last_whole_checkpoint(train, folder)
 @pytest.mark.parametrize("change", ["learning rate", "rows", "seed", "start"])
 def test_another_training_does_not_go_on_from_it(train, folder, rows, make_model, change):
     """Other settings, other rows, another seed, or other weights in the folder of the same name: it starts anew."""
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train("parts", kill=2)
     if change == "start":
         models.save(make_model(7), folder / "models" / "base", {"stage": "test"}, folder / "tokenizer")
