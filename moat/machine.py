@@ -19,6 +19,10 @@ Role = Literal["planner", "grounder", "critic", "reader"]
 ROLES = get_args(Role)
 
 
+class BatchError(ValueError):
+    """An effective batch that this machine's settings cannot make."""
+
+
 class VLLM(Section):
     """How the vllm engine is opened; see machine.example.yaml."""
 
@@ -171,6 +175,25 @@ class Machine(Section):
         if self.ray and self.device == "cpu" and self.ray.gpus:
             raise ValueError(f"ray.gpus: {self.ray.gpus:g}, with device: cpu; set device: auto, or gpus: 0")
         return self
+
+    def accumulation(self, batch: int) -> tuple[int, int]:
+        """Rows of a micro-batch, and micro-batches of an update of `batch` rows, in each process.
+
+        Raises BatchError when there is a remainder.
+        """
+        each, rest = divmod(batch, self.processes)
+        if rest:
+            raise BatchError(
+                f"the effective batch {batch} is not a multiple of the {self.processes} processes: change processes in "
+                f"{MACHINE}"
+            )
+        micro_batch = self.micro_batch or each
+        if each % micro_batch:
+            raise BatchError(
+                f"the effective batch {batch} is not a multiple of micro_batch {micro_batch} times processes "
+                f"{self.processes}: change micro_batch in {MACHINE}"
+            )
+        return micro_batch, each // micro_batch
 
     def role(self, role: Role | None) -> RoleEngine:
         """What `role` asks, complete: what it does not say for itself is the machine's. No role: hf."""

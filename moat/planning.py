@@ -211,13 +211,12 @@ def engine_of(role: str, arch: Architecture, here: Machine, at: Device, scores: 
 def training_of(settings: Params, here: Machine, at: Device, work: Work, checked: bool = True) -> Training:
     """How a stage trains. Raises PlanError when the effective batch cannot be made of micro-batches."""
     batch = _batch(settings, work)
-    whole, odd = divmod(batch, here.processes)
-    micro = here.micro_batch or whole
-    if checked and (odd or not micro or whole % micro):
-        raise PlanError(
-            f"{work.label}: the effective batch {batch} is not a multiple of micro_batch {micro} × processes "
-            f"{here.processes}: change one of them in {machine.MACHINE}"
-        )
+    try:
+        micro, _ = here.accumulation(batch)
+    except machine.BatchError as error:
+        if checked:
+            raise PlanError(f"{work.label}: {error}") from error
+        micro = here.micro_batch or max(1, batch // here.processes)
     return Training(
         rows=micro * work.sequences,
         length=settings.max_length,

@@ -42,7 +42,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from moat import adapters, batches, layout, lock, models, runners, trainer
 from moat.batches import FILLER, Plan
-from moat.machine import Machine
+from moat.machine import BatchError, Machine
 from moat.params import Align, Lora, Sft
 from moat.provenance import content_hash
 from moat.publish import disk_full_at
@@ -76,10 +76,6 @@ def updates_for(settings: Sft, rows: int) -> int:
 
 class RowError(RuntimeError):
     """A training row that cannot be learned from, named."""
-
-
-class BatchError(ValueError):
-    """An effective batch that this machine's settings cannot make."""
 
 
 class Checkpoints:
@@ -328,28 +324,11 @@ def check_rows(rows: Sequence[Example], names: Sequence[str], max_length: int) -
             raise RowError(f"row {name} has no supervised token")
 
 
-def accumulation(settings: Sft, machine: Machine) -> tuple[int, int]:
-    """Rows of a micro-batch and micro-batches of an update, in each process. Raises BatchError when there is a remainder."""
-    each, rest = divmod(settings.batch_size, machine.processes)
-    if rest:
-        raise BatchError(
-            f"the effective batch {settings.batch_size} is not a multiple of the {machine.processes} processes: "
-            "change processes in machine.yaml"
-        )
-    micro_batch = machine.micro_batch or each
-    if each % micro_batch:
-        raise BatchError(
-            f"the effective batch {settings.batch_size} is not a multiple of micro_batch {micro_batch} times processes "
-            f"{machine.processes}: change micro_batch in machine.yaml"
-        )
-    return micro_batch, each // micro_batch
-
-
 def check_machine(machine: Machine, settings: Sft) -> None:
     """Refuse what this computer cannot do, before anything is worked out. Raises BatchError or OSError with what to set."""
     device, dtype = models.device_and_dtype(machine)
     models.check_attention(machine)
-    accumulation(settings, machine)
+    machine.accumulation(settings.batch_size)
     sharded = machine.strategy in ("fsdp", "zero2", "zero3")
     if machine.strategy in ("zero2", "zero3") and importlib.util.find_spec("deepspeed") is None:
         raise OSError(
@@ -369,7 +348,7 @@ def check_machine(machine: Machine, settings: Sft) -> None:
 def arguments(settings: Sft, updates: int, seed: int, machine: Machine) -> dict[str, Any]:
     """What SFTConfig and DPOConfig share. Raises BatchError when the effective batch cannot be divided."""
     device, dtype = models.device_and_dtype(machine)
-    micro_batch, accumulated = accumulation(settings, machine)
+    micro_batch, accumulated = machine.accumulation(settings.batch_size)
     # accelerate knows DeepSpeed and FSDP on accelerators alone: a CPU passes for one, with gloo between the processes
     passing = device == "cpu" and machine.strategy in ("fsdp", "zero2", "zero3")
     seed %= 2**32  # numpy's generators, which the trainer seeds, take 32 bits
