@@ -154,7 +154,7 @@ def _shop(name: str, source: Shop) -> Drawn:
 def _webshop(name: str, source: WebShop, address: str, progress: Progress) -> Drawn:
     """Tasks of a WebShop server, whose instructions are asked for."""
     if not address:
-        raise SourceError("set `webshop` in machine.yaml to the address of AgentGym's WebShop server")
+        raise SourceError("set `servers.webshop` in machine.yaml to the address of AgentGym's WebShop server")
     found: list[Record] = []
     with progress(f"reading {name}", source.n_eval) as advance, Server(address, Environment.WEBSHOP).create() as session:
         for number in range(source.first, source.first + source.n_eval):

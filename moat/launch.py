@@ -1,6 +1,6 @@
 """Start a stage as DVC does: `python -m moat.launch stages/sample.py --round 1 --prev 0`.
 
-Finds the project's folder, puts it first on the import path, keeps thread counts and telemetry of libraries in check, asks
+Finds the pipeline's folder, puts the project's first on the import path, keeps thread counts and telemetry of libraries in check, asks
 the kernel to end the stage together with its parent (a killed `dvc repro` would otherwise leave training running), and then
 becomes the stage. Needs nothing but the standard library and the two settings readers.
 """
@@ -26,11 +26,16 @@ START = (
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder at or above `start` that holds dvc.yaml and params.yaml. Raises FileNotFoundError."""
+    """The pipeline around `start`: the nearest folder with dvc.yaml and params.yaml. Raises FileNotFoundError."""
     for folder in (start, *start.parents):
         if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
             return folder
     raise FileNotFoundError(f"no dvc.yaml with params.yaml at or above {start}: run from inside the project")
+
+
+def project_of(folder: Path) -> Path:
+    """The project that a pipeline's folder belongs to: itself, or the one above, where the library lies."""
+    return folder if (folder / "moat").is_dir() else folder.parent
 
 
 def die_with_parent() -> None:
@@ -62,7 +67,7 @@ def main() -> None:
         sys.exit("usage: python -m moat.launch stages/STAGE.py [ARGUMENT ...]")
     try:
         root = find_root(Path.cwd())
-        settings = machine.load(root)
+        settings = machine.load(project_of(root))
     except (FileNotFoundError, ParamsError) as error:
         sys.exit(f"error: {error}")
     script = Path(sys.argv[1])
@@ -72,7 +77,7 @@ def main() -> None:
     die_with_parent()
     # -P keeps the script's own folder off the import path: stages/evaluate.py must not hide the package `evaluate`
     command = [sys.executable, "-P", "-c", START, str(script), *sys.argv[2:]]
-    os.execve(sys.executable, command, environment(root, settings.threads))
+    os.execve(sys.executable, command, environment(project_of(root), settings.threads))
 
 
 if __name__ == "__main__":

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
 from moat.params import ParamsError, Section, check, parse, read_text
 
 MACHINE = "machine.yaml"
-Role = Literal["planner", "grounder", "critic", "reader"]
+Role = Literal["planner", "grounder", "actor", "critic", "reader"]
 ROLES = get_args(Role)
+Address = Annotated[str, Field(pattern="^https?://")]
+TRAINED = ("planner", "grounder", "actor")  # whose models are this project's own
 
 
 class BatchError(ValueError):
@@ -140,7 +142,8 @@ class Machine(Section):
     retry: int = Field(default=3, ge=1)
     checkpoint: int = Field(default=600, ge=0)
     device_memory: float | None = Field(default=None, gt=0, description="GiB of one device; null: what there is.")
-    webshop: str = Field(default="", pattern="^$|^https?://")
+    trees: int = Field(default=128, ge=1)
+    servers: dict[Literal["webshop", "textcraft", "sciworld"], Address] = Field(default_factory=dict)
     scratch: str = Field(default=".scratch", min_length=1)
 
     @model_validator(mode="before")

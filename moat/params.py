@@ -133,7 +133,7 @@ class Shop(Splits):
 
 
 class WebShop(Splits):
-    """WebShop's own tasks, played on AgentGym's server (`webshop` in machine.yaml); evaluated on alone, it has no gold."""
+    """WebShop's own tasks, played on AgentGym's server (`servers.webshop` in machine.yaml); evaluated on alone, it has no gold."""
 
     kind: Literal["webshop"]
     first: int = Field(ge=0, description="Number of the first task.")
@@ -362,24 +362,53 @@ class Limits(Section):
     min_length_ratio: float = Field(ge=0, description="Mean length of the plans, in that of the planner's demonstrations.")
 
 
-class Params(Section):
-    """All of params.yaml."""
+class Pipeline(Section):
+    """What the params.yaml of every pipeline holds, and what the shared library reads of it."""
 
     seed: int = Field(ge=0)
-    mode: Literal["joint", "independent"]
     init_from: Literal["previous", "cold_start"]
+    format: Literal["lumos", "chat"]
+    max_length: Positive
+    base_model: Annotated[EmbeddedModel | LocalModel | PackagedModel, Field(discriminator="kind")]
+    lora: Lora
+    evaluated: dict[str, dict[str, Any]]
+
+    def before(self) -> Mapping[str, str]:
+        """Every round by its key, with the round whose models it starts from."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with the longest answer that a model is asked for."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _rounds_chain(self) -> Self:
+        rounds = self.before()
+        for key, before in rounds.items():
+            if not re.fullmatch("[1-9][0-9]*", key):
+                raise ValueError(f'round keys are quoted numbers from "1", not {key!r}')
+            if before != "0" and before not in rounds:
+                raise ValueError(f'round "{key}" reads round {before!r}, which does not exist')
+            if int(before) >= int(key):
+                raise ValueError(f'round "{key}" reads round "{before}", which is not before it')
+        if set(self.evaluated) != {"0", *rounds}:
+            raise ValueError('evaluated must hold round 0 and every round; write it as `<<: *rounds` and `"0": {prev: ""}`')
+        return self
+
+
+class Params(Pipeline):
+    """All of MOAT's params.yaml."""
+
+    mode: Literal["joint", "independent"]
     reference: Literal["previous", "cold_start"]
     data_window: Literal["round", "all"]
     planning: Literal["onetime", "iterative"]
-    format: Literal["lumos", "chat"]
-    max_length: Positive
     limits: Limits
     rounds: dict[str, dict[Literal["prev"], str]]
-    evaluated: dict[str, dict[Literal["prev"], str]]
+    evaluated: dict[str, dict[Literal["prev"], str]]  # type: ignore[assignment]
     prepare: Prepare
-    base_model: Annotated[EmbeddedModel | LocalModel | PackagedModel, Field(discriminator="kind")]
     cold_start: dict[Literal["planner", "grounder"], Sft]
-    lora: Lora
     sample: Sample
     score: Score
     pairs: Pairs
@@ -392,19 +421,14 @@ class Params(Section):
     independent: Independent
     evaluate: Evaluate
 
-    @model_validator(mode="after")
-    def _rounds_chain(self) -> Self:
-        for key, entry in self.rounds.items():
-            if not re.fullmatch("[1-9][0-9]*", key):
-                raise ValueError(f'round keys are quoted numbers from "1", not {key!r}')
-            before = entry.get("prev")
-            if before != "0" and before not in self.rounds:
-                raise ValueError(f'round "{key}" reads round {before!r}, which does not exist')
-            if int(before) >= int(key):
-                raise ValueError(f'round "{key}" reads round "{before}", which is not before it')
-        if set(self.evaluated) != {"0", *self.rounds}:
-            raise ValueError('evaluated must hold round 0 and every round; write it as `<<: *rounds` and `"0": {prev: ""}`')
-        return self
+    def before(self) -> Mapping[str, str]:
+        """Every round by its key, with the round whose models it starts from."""
+        return {key: entry.get("prev", "") for key, entry in self.rounds.items()}
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with the longest plan or actions."""
+        return self.max_length + max(one.max_new_tokens for one in (self.sample, self.ground, self.evaluate))
 
 
 def yaml() -> YAML:
@@ -415,11 +439,19 @@ def yaml() -> YAML:
     return parser
 
 
-def load(path: Path) -> Params:
-    """Read and check params.yaml. Raises ParamsError (naming file and key) or FileNotFoundError."""
+Kind = TypeVar("Kind", bound=Pipeline)
+
+
+def load_as(path: Path, kind: type[Kind]) -> Kind:
+    """Read and check a pipeline's params.yaml. Raises ParamsError (naming file and key) or FileNotFoundError."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: run from the project's folder, or `git checkout -- {path.name}`")
-    return check(parse(read_text(path), path), Params, path)
+    return check(parse(read_text(path), path), kind, path)
+
+
+def load(path: Path) -> Params:
+    """Read and check MOAT's params.yaml. Raises as `load_as`."""
+    return load_as(path, Params)
 
 
 def read_text(path: Path) -> str:

@@ -269,7 +269,7 @@ def seconds(settings: Params, work: Work, model: Model, here: Machine, at: Devic
 
 
 def _comparable(here: Machine) -> dict[str, Any]:
-    unread = {"retry", "checkpoint", "webshop", "scratch", "device_memory"}
+    unread = {"retry", "checkpoint", "servers", "scratch", "device_memory"}
     return here.model_dump(exclude=unread)
 
 

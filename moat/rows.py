@@ -178,7 +178,7 @@ class Runner:
             )
 
 
-def tell(stage: Stage, *runners: Runner) -> None:
+def tell(stage: Stage[Any], *runners: Runner) -> None:
     """Say and note how much of the row work was asked of engines, and how much the journal knew."""
     requests, asked, failed = (sum(getattr(r.tally, name) for r in runners) for name in ("requests", "asked", "failed"))
     if asked < requests:

@@ -18,7 +18,7 @@ from moat.engines.compared import Compared
 from moat.engines.openai import Address, OpenAIEngine, Told, no_scores
 from moat.engines.spec import Spec
 from moat.layout import BASE_MODEL, CARD
-from moat.machine import MACHINE, ROLES, Machine, RayActors, Role, RoleEngine
+from moat.machine import MACHINE, ROLES, TRAINED, Machine, RayActors, Role, RoleEngine
 from moat.params import ParamsError
 from moat.rows import Runner
 from moat.stage import Stage, versions
@@ -26,7 +26,7 @@ from moat.workers import Here, Retry, Workers
 
 
 def runner(
-    stage: Stage,
+    stage: Stage[Any],
     path: Path,
     max_failed: float,
     role: Role | None = None,
@@ -52,7 +52,7 @@ def runner(
         return _served(stage, path, max_failed, role, scores, known_as or path.as_posix(), revision)
     identity = adapters.identity(path, stage.hash_of)
     models.check_folder(path)
-    if role in ("planner", "grounder"):
+    if role in TRAINED:
         models.check_tokenizer(path)
     engine: Literal["hf", "vllm"] = "vllm" if own.engine == "vllm" and (own.score or not scores) else "hf"
     facts = models.engine_facts(machine, engine, actors_gpu(machine))
@@ -88,7 +88,7 @@ def open_engine(spec: Spec) -> Engine:
     return spec.open()
 
 
-def engine_spec(stage: Stage, path: Path, role: Role | None, engine: Literal["hf", "vllm"], shared: bool = False) -> Spec:
+def engine_spec(stage: Stage[Any], path: Path, role: Role | None, engine: Literal["hf", "vllm"], shared: bool = False) -> Spec:
     """What opens a model folder for a role, the machine's `auto` resolved; `shared`: its device is another engine's too."""
     machine, params = stage.machine, stage.params
     device, dtype = models.device_and_dtype(machine, actors_gpu(machine))
@@ -96,8 +96,8 @@ def engine_spec(stage: Stage, path: Path, role: Role | None, engine: Literal["hf
     own = machine.role(role).vllm
     if shared and (role not in machine.engines or machine.engines[role].memory is None):
         own = own.model_copy(update={"memory": own.memory / 2})
-    if engine == "vllm" and role in ("planner", "grounder"):
-        needed = params.max_length + max(one.max_new_tokens for one in (params.sample, params.ground, params.evaluate))
+    if engine == "vllm" and role in TRAINED:
+        needed = params.longest
         if own.longest is not None and own.longest < needed:
             raise ParamsError(
                 f"{MACHINE}: vllm.longest: {own.longest}, but max_length and max_new_tokens of params.yaml come to "
@@ -145,7 +145,7 @@ def gpus(device: str) -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def actors(stage: Stage, path: Path, spec: Spec, copies: int) -> Workers:
+def actors(stage: Stage[Any], path: Path, spec: Spec, copies: int) -> Workers:
     """Engines of the model in `path` in actors of Ray. Raises ParamsError when Ray is not there or too small."""
     from moat.engines.ray import Actors, Job
 
@@ -153,7 +153,7 @@ def actors(stage: Stage, path: Path, spec: Spec, copies: int) -> Workers:
     wanted = spec.vllm.tensor_parallel if spec.engine == "vllm" else 1
     if 1 < wanted > own.gpus:
         raise ParamsError(f"{MACHINE}: ray.gpus: {own.gpus:g}, but vllm.tensor_parallel: {wanted}; set both to the same")
-    job = Job(spec.open, Retry(stage.machine.retry), stage.root.resolve())
+    job = Job(spec.open, Retry(stage.machine.retry), stage.project.resolve())
     if own.address:
         made = partial(models.engine_facts, spec.machine, spec.engine)
         contents = {(stage.root / folder).absolute(): stage.hash_of(folder, CARD) for folder in adapters.parts(path)}
@@ -166,14 +166,14 @@ def actors_gpu(machine: Machine) -> bool | None:
     return None if machine.ray is None else machine.ray.gpus > 0
 
 
-def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: bool, name: str, revision: str) -> Runner:
+def _served(stage: Stage[Any], path: Path, max_failed: float, role: Role, scores: bool, name: str, revision: str) -> Runner:
     """Asks a server. The identity is its name for the model, what it tells and the local files; never its address or key."""
     machine, where = stage.machine, f"engines.{role}"
     own = machine.role(role)
     if scores and not own.score:
         raise EngineError(no_scores(where))
     tokenizer = models.load_tokenizer(path)
-    key = read_key(own, stage.root, where)
+    key = read_key(own, stage.project, where)
     address = Address(own.url, own.model or name, where, key, own.timeout, own.attempts, own.concurrency)
 
     def encode(text: str) -> list[int]:
@@ -182,7 +182,7 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
     engine = OpenAIEngine(
         address, encode, tokenizer.eos_token_id, tokenizer.eos_token, score=bool(own.score), logprobs=role == "planner"
     )
-    whole = role in ("planner", "grounder")
+    whole = role in TRAINED
     model = adapters.identity(path, stage.hash_of) if whole else models.tokenizer_hash(path)
     if whole and (other := _other_model(stage, engine.told, model)):
         raise EngineError(
@@ -208,7 +208,7 @@ def _served(stage: Stage, path: Path, max_failed: float, role: Role, scores: boo
     )
 
 
-def _other_model(stage: Stage, told: Told, model: str) -> str:
+def _other_model(stage: Stage[Any], told: Told, model: str) -> str:
     """Which folder a server serves, where it lies on this computer and holds another model than the one identified."""
     folder = Path(told.folder or "")
     if not any((folder / name).is_file() for name in (adapters.MODEL_CONFIG, adapters.CONFIG)):

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -36,6 +36,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+from typing_extensions import TypeVar  # one with a default: Python 3.13's own
 
 import moat
 from moat import lock, provenance
@@ -43,11 +44,13 @@ from moat import machine as machines
 from moat import params as parameters
 from moat.journal import Journal
 from moat.machine import Machine
-from moat.params import Params, ParamsError
+from moat.launch import project_of
+from moat.params import Params, ParamsError, Pipeline
 from moat.publish import publish_text
 from moat.seeds import content_id
 
 Advance = Callable[[int], None]
+P = TypeVar("P", bound=Pipeline, default=Params)
 
 
 class _Rate(ProgressColumn):
@@ -82,21 +85,23 @@ def _plain(value: Any) -> Any:
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
-class Stage:
+class Stage(Generic[P]):
     """One run of a stage: settings, screen, clock, and what it tells of itself.
 
+    `root` is the pipeline's folder, which paths are relative to; `project` the one with the library and machine.yaml.
     `arguments` are the command line's, such as {"round": "1", "prev": "0"}.
     """
 
     def __init__(
-        self, name: str, params: Params, machine: Machine, root: Path, arguments: Mapping[str, str] | None = None
+        self, name: str, params: P, machine: Machine, root: Path, arguments: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
         self.params = params
         self.machine = machine
         self.root = root
+        self.project = project_of(root)
         self.arguments = dict(arguments or {})
-        self.scratch = machines.scratch(root, machine)
+        self.scratch = machines.scratch(self.project, machine)
         self.console = Console(highlight=False, soft_wrap=True)
         self.notes: dict[str, Any] = {}
         self._start, self._started = time.monotonic(), time.strftime("%Y-%m-%d %H:%M:%S")
@@ -105,8 +110,9 @@ class Stage:
 
     @property
     def label(self) -> str:
-        """Name of this stage in the scratch folder, as `sample-1` or `cold_start-planner`."""
-        return "-".join([self.name, *(value for key, value in self.arguments.items() if key != "prev")])
+        """Name of this stage in the scratch folder, as `sample-1`, `cold_start-planner` or `agent_r-search-1`."""
+        pipeline = [] if self.root == self.project else [self.root.name]
+        return "-".join([*pipeline, self.name, *(value for key, value in self.arguments.items() if key != "prev")])
 
     @property
     def note_path(self) -> Path:
@@ -205,18 +211,19 @@ PREV = Argument("--prev", "the round whose models it starts from (0: the cold st
 ROLE = Argument("--role", "planner or grounder", ("planner", "grounder"))
 
 
-def check_round(params: Params, arguments: Mapping[str, str]) -> None:
+def check_round(params: Pipeline, arguments: Mapping[str, str]) -> None:
     """Refuse a round that params.yaml does not have, or one that starts from another. Raises ParamsError."""
     key, prev = arguments.get("round"), arguments.get("prev")
-    known = params.evaluated if prev is None else params.rounds
+    rounds = params.before()
+    known: Mapping[str, Any] = params.evaluated if prev is None else rounds
     if key is not None and key not in known:
         raise ParamsError(f"params.yaml has no round {key!r}; its rounds are {', '.join(sorted(known, key=int))}")
-    if key is not None and prev is not None and prev != params.rounds[key]["prev"]:
-        raise ParamsError(f"round {key} starts from round {params.rounds[key]['prev']} (params.yaml), not from {prev!r}")
+    if key is not None and prev is not None and prev != rounds[key]:
+        raise ParamsError(f"round {key} starts from round {rounds[key]} (params.yaml), not from {prev!r}")
 
 
-def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
-    """Run a stage from the command line: parse `arguments`, load the settings, call `run(stage, **values)`.
+def main(file: str, run: Callable[..., None], *arguments: Argument, params: type[Pipeline] = Params) -> None:
+    """Run a stage from the command line: parse `arguments`, load the settings `params`, call `run(stage, **values)`.
 
     Exits 2 on a wrong command line and 1, with one line that says what to do, on a fault in files or parameters; 130 when
     it was interrupted (Ctrl-C).
@@ -232,7 +239,7 @@ def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
     values = vars(parser.parse_args())
     root = Path.cwd()
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    expected = Path(file).resolve().parent.parent
+    expected = project_of(Path(file).resolve().parent.parent)
     if Path(moat.__file__).resolve().parent.parent != expected:
         console.print(
             f"[bold red]error[/] the library was imported from {Path(moat.__file__).parent}, not from {expected}: "
@@ -244,7 +251,8 @@ def main(file: str, run: Callable[..., None], *arguments: Argument) -> None:
     gc.freeze()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the launcher leaves it at the kernel's: end at once
     try:
-        stage = Stage(Path(file).stem, parameters.load(root / parameters.PARAMS), machines.load(root), root, values)
+        settings = parameters.load_as(root / parameters.PARAMS, params)
+        stage = Stage(Path(file).stem, settings, machines.load(project_of(root)), root, values)
         check_round(stage.params, values)
         with lock.hold(stage.scratch / "locks" / content_id(root), lock.command_line()):
             run(stage, **values)

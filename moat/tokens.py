@@ -57,6 +57,27 @@ class Example:
         return len(self.prompt) + len(self.completion)
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Turns of two sides as token ids; `supervised` says of each whether it is learned from (those of the other side never)."""
+
+    turns: list[list[int]]
+    supervised: list[bool]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.turns))
+
+    @property
+    def ids(self) -> list[int]:
+        """All ids."""
+        return [token for turn in self.turns for token in turn]
+
+    @property
+    def mask(self) -> list[bool]:
+        """Of every id, whether it is learned from."""
+        return [learned for turn, learned in zip(self.turns, self.supervised, strict=True) for _ in turn]
+
+
 class TokenizerError(ValueError):
     """A tokenizer that cannot render; the message names it and what to do."""
 
@@ -118,6 +139,43 @@ class Renderer:
         for text, after in zip(texts, frame[1:], strict=True):
             ids += [*self._encode(text), *self.tokenizer(after, add_special_tokens=False).input_ids]
         return ids
+
+    def conversation(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each turn of a conversation: the user's texts and the assistant's, in turns, the user's first.
+
+        Joined they are the conversation; what stands around the texts is in the user's turns, and an assistant's turn ends
+        with the end token. So joined up to a user's turn they are a prompt, and a longer conversation begins with the ids of
+        a shorter one. A special token's name in a text is ordinary text.
+
+        Raises ValueError for an empty text of the assistant's.
+        """
+        if self.format == "lumos":
+            lead = [USER] + ["\n" + USER] * len(texts)
+            heads = [lead[number // 2] for number in range(0, len(texts), 2)]
+            asked = [self._encode(head + text + ASSISTANT) for head, text in zip(heads, texts[::2], strict=True)]
+            asked[0] = self._bos + asked[0]
+        else:
+            asked = [
+                [*before, *self._encode(text), *after]
+                for text, (before, after) in zip(texts[::2], self._around((len(texts) + 1) // 2), strict=False)
+            ]
+        answered = [self.completion(text) for text in texts[1::2]]
+        return [(answered if number % 2 else asked)[number // 2] for number in range(len(texts))]
+
+    def _around(self, turns: int) -> list[tuple[list[int], list[int]]]:
+        """What the chat template writes before and after each of the user's texts, without the end tokens of the assistant's.
+
+        Raises TokenizerError for a template that ends the assistant's turns in another way.
+        """
+        frame = [list(self.tokenizer(part, add_special_tokens=False).input_ids) for part in self._frame(turns)]
+        for number in range(2, len(frame) - 1, 2):
+            if frame[number][:1] != [self.end]:
+                raise TokenizerError(
+                    f"the chat template of {self.tokenizer.name_or_path} does not end the assistant's turns with the EOS token "
+                    f"({self.tokenizer.eos_token}): set `format: lumos` in params.yaml, or the tokenizer's eos_token"
+                )
+            frame[number] = frame[number][1:]
+        return list(zip(frame[::2], frame[1::2], strict=True))
 
     def planner_prompt(self, task: str, history: Sequence[Done] | None = None) -> list[int]:
         """Ids that a plan for `task` follows; with a history (empty on the first turn), that the next subgoal follows."""

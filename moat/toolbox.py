@@ -189,7 +189,7 @@ class Toolbox:
             raise ToolboxError(f"the context of a webshop task names its `shop` or `task`, unlike {goal.context[:100]!r}")
         if self._shop is None:
             raise ToolboxError(
-                "no WebShop server: set `webshop` in machine.yaml to the address of AgentGym's WebShop server"
+                "no WebShop server: set `servers.webshop` in machine.yaml to the address of AgentGym's WebShop server"
             )
         session: Session = self._shop()
         session.reset(context["task"])
@@ -235,7 +235,7 @@ def open_toolbox(stage: Stage, domains: Iterable[str]) -> Toolbox:
     return Toolbox(
         rank=_ranker(settings) if "web" in needed else lexical,
         library=_library(stage) if "qa" in needed else None,
-        shop=_server(stage.machine.webshop) if stage.machine.webshop else None,
+        shop=_server(stage.machine.servers["webshop"]) if "webshop" in stage.machine.servers else None,
     )
 
 

@@ -84,7 +84,7 @@ def _environment(machine: Machine, device: str) -> dict[str, str]:
 
 
 def run(
-    stage: Stage,
+    stage: Stage[Any],
     job: Job,
     columns: Mapping[str, list[Any]],
     start: Path,
@@ -135,7 +135,7 @@ def run(
             shutil.rmtree(folder)
 
 
-def _attend(folder: Path, stage: Stage, env: dict[str, str], advance: Advance) -> None:
+def _attend(folder: Path, stage: Stage[Any], env: dict[str, str], advance: Advance) -> None:
     """Start the processes of a job and listen to them until they have ended."""
     os.mkfifo(folder / PIPE)
     pipe = os.open(folder / PIPE, os.O_RDWR | os.O_NONBLOCK)

@@ -48,12 +48,12 @@ from moat.provenance import content_hash
 from moat.publish import disk_full_at
 from moat.rows import answered, tell
 from moat.stage import Advance, Stage, versions
-from moat.tokens import Example
+from moat.tokens import Conversation, Example
 
 TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft")
 IGNORED = -100  # a label that no loss counts
 SIDES = ("chosen", "rejected")
-OWN = ("row", "name", "tokens", "scored")  # columns that no collator knows
+OWN = ("row", "name", "tokens", "scored", "weight")  # columns that no collator knows
 # What a model folder keeps of the training log, an entry an update; no times, so that equal runs have equal bytes.
 LOGGED = {
     "update",
@@ -268,11 +268,44 @@ def _dot(values: Sequence[float], weights: Sequence[int]) -> float:
 
 
 class _SFT(_Rows, SFTTrainer):
-    """TRL's SFTTrainer on our rows; it divides by the supervised tokens of the whole effective batch."""
+    """TRL's SFTTrainer on our rows; it divides by the supervised tokens of the whole effective batch, or weighs them."""
+
+    def follow(self, plan: Plan) -> None:
+        """Take the rows as planned."""
+        super().follow(plan)
+        trainer: Any = self
+        data = trainer.train_dataset
+        self.weights: list[float] | None = data["weight"][:] if "weight" in data.column_names else None
+
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        self.places = inputs["row"].tolist()
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """With weights: (N/B) sum of weight times NLL over the update, for N rows in all and B of an effective batch."""
+        if self.weights is None:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        scale = self.plan.rows / self.plan.batch
+        weights = [0.0 if row == FILLER else self.weights[row] * scale for row in self.places]
+        kwargs["num_items_in_batch"] = 1  # what the sum is divided by
+        return super().compute_loss(_Weighed(model, weights), inputs, *args, **kwargs)
 
     def filler(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row of which nothing is supervised."""
         return {"input_ids": row["input_ids"][:2], "labels": [IGNORED] * 2}
+
+
+class _Weighed:
+    """A model whose log-probabilities count as much as the rows of a micro-batch weigh."""
+
+    def __init__(self, model: Any, weights: list[float]) -> None:
+        self.model = model
+        self.weights = weights
+
+    def __call__(self, **inputs: Any) -> Any:
+        outputs = self.model(**inputs)
+        outputs.log_probs = outputs.log_probs * torch.tensor(self.weights, device=outputs.log_probs.device)[:, None]
+        return outputs
 
 
 class _DPO(_Rows, DPOTrainer):
@@ -313,14 +346,14 @@ class _DPO(_Rows, DPOTrainer):
         return loss - math.log(2) * shares * fillers / len(whole) if fillers else loss
 
 
-def check_rows(rows: Sequence[Example], names: Sequence[str], max_length: int) -> None:
+def check_rows(rows: Sequence[Example | Conversation], names: Sequence[str], max_length: int) -> None:
     """Refuse rows that TRL would truncate or learn nothing from. Raises RowError naming the first such row."""
     if not rows:
         raise RowError("no rows to train on: look at the drop reasons of the table before this stage")
     for row, name in zip(rows, names, strict=True):
         if len(row) > max_length:
             raise RowError(f"row {name} has {len(row)} tokens, over max_length {max_length}: drop it before training")
-        if not row.completion:
+        if not (row.completion if isinstance(row, Example) else any(row.mask[1:])):
             raise RowError(f"row {name} has no supervised token")
 
 
@@ -423,13 +456,19 @@ def _own(names: Sequence[str] | None, tokens: list[int], scored: list[int]) -> d
     return {"row": numbers, "name": list(names or map(str, numbers)), "tokens": tokens, "scored": scored}
 
 
-def sft_columns(rows: Sequence[Example], names: Sequence[str] | None) -> dict[str, list[Any]]:
-    """The rows as SFTTrainer reads them."""
-    tokens = [len(row.completion) for row in rows]
-    return {
-        "input_ids": [row.prompt + row.completion for row in rows],
-        "labels": [[IGNORED] * len(row.prompt) + row.completion for row in rows],
-    } | _own(names, tokens, tokens)
+def sft_columns(
+    rows: Sequence[Example | Conversation], names: Sequence[str] | None, weights: Sequence[float] | None = None
+) -> dict[str, list[Any]]:
+    """The rows as SFTTrainer reads them; `weights` as for `train_sft`."""
+    ids = [row.prompt + row.completion if isinstance(row, Example) else row.ids for row in rows]
+    labels = [
+        [IGNORED] * len(row.prompt) + row.completion
+        if isinstance(row, Example)
+        else [token if learned else IGNORED for token, learned in zip(own, row.mask, strict=True)]
+        for row, own in zip(rows, ids, strict=True)
+    ]
+    tokens = [sum(label != IGNORED for label in own[1:]) for own in labels]  # nothing foretells a row's first
+    return {"input_ids": ids, "labels": labels} | _own(names, tokens, tokens) | ({"weight": list(weights)} if weights else {})
 
 
 def dpo_columns(
@@ -453,18 +492,19 @@ def dpo_columns(
 def sft(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[Example],
+    rows: Sequence[Example | Conversation],
     arguments: dict[str, Any],
     advance: Advance,
     names: Sequence[str] | None = None,
     checkpoints: Checkpoints | None = None,
+    weights: Sequence[float] | None = None,
 ) -> list[dict[str, float]]:
-    """Fine-tune `model` in place on the completions of `rows`; returns the log, one entry an update.
+    """Fine-tune `model` in place on what is supervised of `rows`; returns the log, one entry an update.
 
-    The loss is the mean over the supervised tokens of an effective batch, whatever the micro-batch. `names` are what an
-    error calls the rows (their numbers by default).
+    The loss is the mean over the supervised tokens of an effective batch, whatever the micro-batch; with `weights` it is
+    as for `train_sft`. `names` are what an error calls the rows (their numbers by default).
     """
-    data = Dataset.from_dict(sft_columns(rows, names))
+    data = Dataset.from_dict(sft_columns(rows, names, weights))
     return log_of(train(Job("sft", arguments), data, lambda: model, tokenizer, advance, checkpoints))
 
 
@@ -559,7 +599,7 @@ def training_facts(machine: Machine) -> dict[str, Any]:
     return models.engine_facts(machine) | {"strategy": machine.strategy, "processes": machine.processes}
 
 
-def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any, **more: Any) -> Checkpoints:
+def _checkpoints(stage: Stage[Any], start: Path, arguments: dict[str, Any], rows: Any, **more: Any) -> Checkpoints:
     """The checkpoints of this very training: same start, rows, settings, machine, versions and training code.
 
     An experiment beside the checkout may be at the same training in the same scratch folder: each has a folder of its own.
@@ -583,12 +623,12 @@ def _checkpoints(stage: Stage, start: Path, arguments: dict[str, Any], rows: Any
     return checkpoints
 
 
-def _ids(rows: Sequence[Example]) -> list[list[list[int]]]:
-    return [[row.prompt, row.completion] for row in rows]
+def _ids(rows: Sequence[Example | Conversation]) -> list[list[Any]]:
+    return [[row.prompt, row.completion] if isinstance(row, Example) else [row.turns, row.supervised] for row in rows]
 
 
 def _trained(
-    stage: Stage, job: Job, columns: dict[str, list[Any]], start: Path, seed: int, what: str, checkpoints: Checkpoints
+    stage: Stage[Any], job: Job, columns: dict[str, list[Any]], start: Path, seed: int, what: str, checkpoints: Checkpoints
 ) -> tuple[PreTrainedModel, list[dict[str, float]]]:
     """The model in `start`, trained as machine.yaml says, and the log."""
     machine, lora = stage.machine, stage.params.lora
@@ -616,18 +656,23 @@ def _trained(
 
 
 def train_sft(
-    stage: Stage,
+    stage: Stage[Any],
     *,
     start: Path,
     target: Path,
-    rows: Sequence[Example],
+    rows: Sequence[Example | Conversation],
     names: Sequence[str],
     settings: Sft,
     seed: int,
     updates: int | None = None,
+    weights: Sequence[float] | None = None,
     facts: Mapping[str, Any],
 ) -> None:
     """Load `start`, fine-tune it on `rows`, publish `target` with `facts`; `updates` overrides the epochs of `settings`.
+
+    Without `weights` an update's loss is the mean over its supervised tokens. With them every supervised token of a row
+    counts `weights[row]` times its NLL: the losses of an epoch's updates, each times its share B / N of the rows, sum to
+    that sum over the whole set.
 
     Raises RowError for rows that cannot be learned from, BatchError or OSError for what this computer cannot do,
     FloatingPointError when the loss is not a number, TrainingError when processes fail in another way.
@@ -638,14 +683,15 @@ def train_sft(
     updates = updates or updates_for(settings, len(rows))
     models.set_up(stage.machine)
     job = Job("sft", arguments(settings, updates, seed, stage.machine))
-    with _checkpoints(stage, start, job.arguments, _ids(rows)) as checkpoints:
-        model, log = _trained(stage, job, sft_columns(rows, names), start, seed, "training", checkpoints)
+    more = {} if weights is None else {"weights": list(weights)}
+    with _checkpoints(stage, start, job.arguments, _ids(rows), **more) as checkpoints:
+        model, log = _trained(stage, job, sft_columns(rows, names, weights), start, seed, "training", checkpoints)
         _finish(stage, model, target, log, {**facts, "rows": len(rows), "updates": updates})
         checkpoints.clear()
 
 
 def reference_logprobs(
-    stage: Stage, reference: Path, chosen: Sequence[Example], rejected: Sequence[Example], names: Sequence[str]
+    stage: Stage[Any], reference: Path, chosen: Sequence[Example], rejected: Sequence[Example], names: Sequence[str]
 ) -> tuple[list[float], list[float]]:
     """log π_ref (nats, summed over the completion) of every chosen and every rejected row. Raises EngineError."""
     runner = runners.runner(stage, reference, max_failed=0.0)
@@ -657,7 +703,7 @@ def reference_logprobs(
 
 
 def train_dpo(
-    stage: Stage,
+    stage: Stage[Any],
     *,
     start: Path,
     reference: Path,
@@ -688,7 +734,7 @@ def train_dpo(
         checkpoints.clear()
 
 
-def _finish(stage: Stage, model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
+def _finish(stage: Stage[Any], model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
     kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
     base = {"base": stage.hash_of(layout.BASE_MODEL, without=layout.CARD)} if stage.params.lora.rank else {}
     models.save(model, target, facts | base | {"log": kept} | training_facts(stage.machine))

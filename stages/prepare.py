@@ -104,7 +104,7 @@ def run(stage: Stage) -> None:
     found: dict[str, list[Passage]] = {}
     taken: Signatures = set()
     for name, source in params.prepare.sources.items():
-        drawn = draw(name, source, params.seed, taken, stage.progress, stage.machine.webshop)
+        drawn = draw(name, source, params.seed, taken, stage.progress, stage.machine.servers.get("webshop", ""))
         make = partial(rows, name, source.trained, planning, toolbox, drawn.dropped)
         asked = make(drawn.train)
         if planning == "iterative":

@@ -252,5 +252,5 @@ def test_a_server_that_shows_no_instruction_is_told():
 
 
 def test_without_an_address_the_setting_is_named():
-    with pytest.raises(SourceError, match=r"set `webshop` in machine\.yaml"):
+    with pytest.raises(SourceError, match=r"set `servers\.webshop` in machine\.yaml"):
         drawn(WebShop(kind="webshop", trained=False, first=0, n_train=0, n_demos=0, n_eval=1))

@@ -221,7 +221,7 @@ CANNOT = [
     (Goal("webshop", "1", Metric.REWARD, "[3]"), "is a JSON object"),
     (Goal("webshop", "1", Metric.REWARD, "{}"), "names its `shop` or `task`"),
     (Goal("webshop", "1", Metric.REWARD, '{"task": "3"}'), "names its `shop` or `task`"),
-    (Goal("webshop", "1", Metric.REWARD, '{"task": 3}'), "set `webshop` in machine.yaml"),
+    (Goal("webshop", "1", Metric.REWARD, '{"task": 3}'), "set `servers.webshop` in machine.yaml"),
     (Goal("webshop", "1", Metric.REWARD, '{"shop": 3}'), "no place in the shop"),
     (Goal("webshop", "1", Metric.REWARD, json.dumps({"shop": SHOP | {"goal": "3"}})), "no place in the shop"),
 ]

@@ -44,6 +44,10 @@ class AgentGym(Environment):
         """The tasks of these numbers."""
         return tuple(f"{self.name}/{number}" for number in numbers)
 
+    def refused(self, observation: str) -> bool:
+        """Whether an answer begins as the environments' own refusals do."""
+        return observation.startswith(("Could not ", "Wrong item format", "No known action matches", "Unknown action"))
+
     def gold(self, task: str) -> tuple[str, ...] | None:
         """None: the servers tell no gold actions."""
         self.number(task)

@@ -120,16 +120,28 @@ class Episode(ABC):
 
         Raises EpisodeError, REPLAY naming the task and the first step whose answer is another than recorded.
         """
+        self.begin_again(task, first)
+        for number, recorded in enumerate(steps, 1):
+            self.take_again(recorded, f"step {number} of {len(steps)}")
+
+    def begin_again(self, task: str, first: str) -> None:
+        """Begin a recorded task. Raises EpisodeError, REPLAY when its first observation is another than recorded."""
         if self.reset(task) != first:
             raise self.error(EpisodeErrorKind.REPLAY, _differs("the first observation", first, self.first))
-        for number, recorded in enumerate(steps, 1):
-            step = self.step(recorded.action)
-            place = f"step {number} of {len(steps)}, {recorded.action!r},"
-            if step.observation != recorded.observation:
-                raise self.error(EpisodeErrorKind.REPLAY, _differs(place, recorded.observation, step.observation))
-            if (step.reward_raw, step.terminal) != (recorded.reward_raw, recorded.terminal):
-                was, now = (f"{one.reward_raw:g}{' (the end)' * one.terminal}" for one in (recorded, step))
-                raise self.error(EpisodeErrorKind.REPLAY, f"{place} scored {was} when recorded and {now} now")
+
+    def take_again(self, recorded: Step, place: str) -> Step:
+        """Take a recorded step's action. Raises EpisodeError, REPLAY naming `place` when it is answered differently."""
+        step, place = self.step(recorded.action), f"{place}, {recorded.action!r},"
+        if step.observation != recorded.observation:
+            raise self.error(EpisodeErrorKind.REPLAY, _differs(place, recorded.observation, step.observation))
+        if (step.reward_raw, step.terminal) != (recorded.reward_raw, recorded.terminal):
+            was, now = (f"{one.reward_raw:g}{' (the end)' * one.terminal}" for one in (recorded, step))
+            raise self.error(EpisodeErrorKind.REPLAY, f"{place} scored {was} when recorded and {now} now")
+        return step
+
+    def state(self) -> str:
+        """A text that tells states apart, for counting repeats; where nothing better is known, the last observation."""
+        return self.steps[-1].observation if self.steps else self.first
 
     def clone(self) -> Episode:
         """Another episode in the same state; each goes its own way from here. Raises EpisodeError, as `rebuild`."""
@@ -199,6 +211,10 @@ class Environment(ABC):
 
         Raises EpisodeError, UNKNOWN_TASK for a name that is none.
         """
+
+    def refused(self, observation: str) -> bool:
+        """Whether an answer says that there is no such action, or that it cannot be done here."""
+        return False
 
     def solving(self, task: str, actions: Iterable[str]) -> tuple[str, ...] | None:
         """The actions up to the one that ends the task with full reward, None if none does. Raises EpisodeError."""

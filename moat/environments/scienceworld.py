@@ -75,6 +75,10 @@ class ScienceWorld(Environment):
         place = f"{self.name}/{kind}{f'?{simplifications}' if simplifications else ''}"
         return tuple(f"{place}/{variation}" for variation in self._folds[kind][fold])
 
+    def refused(self, observation: str) -> bool:
+        """Whether the action was not understood."""
+        return observation.startswith(("No known action matches", "Unknown action"))
+
     def gold(self, task: str) -> tuple[str, ...] | None:
         """The package's gold path up to the end of the episode, None if it does not solve the task."""
         kind, simplifications, variation = self.parsed(task)

@@ -242,12 +242,20 @@ class TextCraft(Environment):
         """How many recipes lie one on the other in a task. Raises EpisodeError, UNKNOWN_TASK."""
         return self.recipes.depths[self.goal(task)]
 
+    def asks_groups(self, task: str) -> bool:
+        """Whether a recipe below a task takes any item of a group, such as planks. Raises EpisodeError, UNKNOWN_TASK."""
+        return any(one.group for recipe in self._needed(self.goal(task)) for one in recipe.ingredients)
+
     def goal(self, task: str) -> str:
         """The item that a task asks for. Raises EpisodeError, UNKNOWN_TASK."""
         item = self.part(task, _REMEDY)
         if item not in self.recipes.by_item:
             raise self.unknown(task, _REMEDY)
         return item
+
+    def refused(self, observation: str) -> bool:
+        """Whether an answer begins as the refusals do."""
+        return observation.startswith(("Could not ", "Wrong item format"))
 
     def gold(self, task: str) -> tuple[str, ...] | None:
         """The planner's actions, of which each `get` fetches all that the plan needs of an item."""
@@ -296,6 +304,10 @@ class TextCraftEpisode(Episode):
         other.horizon, other.task, other.first, other.steps = self.horizon, self.task, self.first, self.steps.copy()
         other._goal, other._inventory = self._goal, self._inventory.copy()
         return other
+
+    def state(self) -> str:
+        """What has been gathered."""
+        return json.dumps(self._inventory, sort_keys=True)
 
     def _reset(self, task: str) -> str:
         self._goal, self._inventory = self.environment.goal(task), {}

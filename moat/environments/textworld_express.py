@@ -64,6 +64,10 @@ class TextWorldExpress(Environment):
         """The score, which is a share already; a penalty is 0."""
         return share(raw, 1.0)
 
+    def refused(self, observation: str) -> bool:
+        """Whether the action was none of those that can be taken."""
+        return observation.startswith("Unknown action")
+
     def close(self) -> None:
         """End the Java process."""
         self.java.close()
@@ -142,6 +146,11 @@ class TextWorldExpressEpisode(Episode):
     def __init__(self, environment: TextWorldExpress) -> None:
         super().__init__(environment)
         self._simulator: Any = None
+        self._state = ""
+
+    def state(self) -> str:
+        """What can be seen, and what is carried."""
+        return self._state
 
     def close(self) -> None:
         """Let Java drop the simulator."""
@@ -149,6 +158,7 @@ class TextWorldExpressEpisode(Episode):
 
     def _reset(self, task: str) -> str:
         self._simulator, first = self.environment.begin(task)
+        self._state = ""
         return first
 
     def _step(self, action: str) -> tuple[str, float, bool]:
@@ -156,5 +166,6 @@ class TextWorldExpressEpisode(Episode):
         if not isinstance(answer.get("observation"), str) or not isinstance(answer.get("score"), (int, float)):
             raise self.error(EpisodeErrorKind.FAULT, f"the simulator answers {str(answer)[:200]!r}")
         score = float(answer["score"])
+        self._state = f"{answer.get('look')}\n{answer.get('inventory')}"
         terminal = bool(answer["tasksuccess"]) or bool(answer["taskfailure"]) or score >= 1
         return answer["observation"], score, terminal

@@ -1,0 +1,19 @@
+"""`agent_r/data/demos/actor.parquet`: what the cold start is taught. Written by Agent-R's `prepare`."""
+
+import pyarrow as pa
+
+from moat.tables import Column, Table
+
+DIALOGUES = Table(
+    name="dialogues",
+    version=1,
+    key=("row_id",),
+    columns=(
+        Column("row_id", pa.string(), "gold/TASK, or judged/TASK/NUMBER."),
+        Column("origin", pa.string(), "gold (a task's gold actions) or judged (a step with the label that is known of it)."),
+        Column("task_id", pa.string(), "The task."),
+        Column("environment", pa.string(), "Name of the environment in params.yaml."),
+        Column("texts", pa.list_(pa.string()), "What the two sides say in turns, the environment's side first."),
+        Column("supervised", pa.list_(pa.bool_()), "Of each text, whether it is learned from."),
+    ),
+)
