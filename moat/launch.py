@@ -1,8 +1,8 @@
 """Start a stage as DVC does: `python -m moat.launch stages/sample.py --round 1 --prev 0`.
 
-Finds the pipeline's folder, puts the project's first on the import path, keeps thread counts and telemetry of libraries in check, asks
-the kernel to end the stage together with its parent (a killed `dvc repro` would otherwise leave training running), and then
-becomes the stage. Needs nothing but the standard library and the two settings readers.
+Finds the pipeline's folder, puts the project's first on the import path, keeps thread counts and telemetry of libraries in
+check, asks the kernel to end the stage together with its parent (a killed `dvc repro` would otherwise leave training
+running), and then becomes the stage. Needs nothing but the standard library and the two settings readers.
 """
 
 from __future__ import annotations

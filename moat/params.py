@@ -133,7 +133,7 @@ class Shop(Splits):
 
 
 class WebShop(Splits):
-    """WebShop's own tasks, played on AgentGym's server (`servers.webshop` in machine.yaml); evaluated on alone, it has no gold."""
+    """WebShop's own tasks, played on AgentGym's server (`servers.webshop` in machine.yaml): no gold, evaluated on alone."""
 
     kind: Literal["webshop"]
     first: int = Field(ge=0, description="Number of the first task.")

@@ -88,7 +88,9 @@ def open_engine(spec: Spec) -> Engine:
     return spec.open()
 
 
-def engine_spec(stage: Stage[Any], path: Path, role: Role | None, engine: Literal["hf", "vllm"], shared: bool = False) -> Spec:
+def engine_spec(
+    stage: Stage[Any], path: Path, role: Role | None, engine: Literal["hf", "vllm"], shared: bool = False
+) -> Spec:
     """What opens a model folder for a role, the machine's `auto` resolved; `shared`: its device is another engine's too."""
     machine, params = stage.machine, stage.params
     device, dtype = models.device_and_dtype(machine, actors_gpu(machine))

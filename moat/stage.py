@@ -43,8 +43,8 @@ from moat import lock, provenance
 from moat import machine as machines
 from moat import params as parameters
 from moat.journal import Journal
-from moat.machine import Machine
 from moat.launch import project_of
+from moat.machine import Machine
 from moat.params import Params, ParamsError, Pipeline
 from moat.publish import publish_text
 from moat.seeds import content_id

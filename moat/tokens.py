@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from moat.turns import Done, planned, shown, told
@@ -59,7 +59,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns of two sides as token ids; `supervised` says of each whether it is learned from (those of the other side never)."""
+    """Turns of two sides as token ids; `supervised` says of each whether it is learned from."""
 
     turns: list[list[int]]
     supervised: list[bool]
@@ -102,6 +102,7 @@ class Renderer:
         self._bos: list[int] = first if first == [tokenizer.bos_token_id] else []
         self._special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._frame = cache(self._template)
+        self._known = lru_cache(maxsize=1 << 16)(self._encode)  # conversations say the same again and again
         if format == "chat":
             self._frame(1)  # a template that cannot be used is refused here
 
@@ -145,25 +146,19 @@ class Renderer:
 
         Joined they are the conversation; what stands around the texts is in the user's turns, and an assistant's turn ends
         with the end token. So joined up to a user's turn they are a prompt, and a longer conversation begins with the ids of
-        a shorter one. A special token's name in a text is ordinary text.
-
-        Raises ValueError for an empty text of the assistant's.
+        a shorter one. A special token's name in a text is ordinary text; an empty answer is its end token.
         """
         if self.format == "lumos":
-            lead = [USER] + ["\n" + USER] * len(texts)
-            heads = [lead[number // 2] for number in range(0, len(texts), 2)]
-            asked = [self._encode(head + text + ASSISTANT) for head, text in zip(heads, texts[::2], strict=True)]
+            asked = [self._known("\n" * bool(number) + USER + text + ASSISTANT) for number, text in enumerate(texts[::2])]
             asked[0] = self._bos + asked[0]
         else:
-            asked = [
-                [*before, *self._encode(text), *after]
-                for text, (before, after) in zip(texts[::2], self._around((len(texts) + 1) // 2), strict=False)
-            ]
-        answered = [self.completion(text) for text in texts[1::2]]
+            around = self._around((len(texts) + 1) // 2)
+            asked = [[*before, *self._known(text), *after] for text, (before, after) in zip(texts[::2], around, strict=True)]
+        answered = [[*self._known(text), self.end] for text in texts[1::2]]
         return [(answered if number % 2 else asked)[number // 2] for number in range(len(texts))]
 
     def _around(self, turns: int) -> list[tuple[list[int], list[int]]]:
-        """What the chat template writes before and after each of the user's texts, without the end tokens of the assistant's.
+        """What the chat template writes before and after each of the user's texts, without the assistant's end tokens.
 
         Raises TokenizerError for a template that ends the assistant's turns in another way.
         """
@@ -171,8 +166,8 @@ class Renderer:
         for number in range(2, len(frame) - 1, 2):
             if frame[number][:1] != [self.end]:
                 raise TokenizerError(
-                    f"the chat template of {self.tokenizer.name_or_path} does not end the assistant's turns with the EOS token "
-                    f"({self.tokenizer.eos_token}): set `format: lumos` in params.yaml, or the tokenizer's eos_token"
+                    f"the chat template of {self.tokenizer.name_or_path} does not end the assistant's turns with the EOS "
+                    f"token ({self.tokenizer.eos_token}): set `format: lumos` in params.yaml, or the tokenizer's eos_token"
                 )
             frame[number] = frame[number][1:]
         return list(zip(frame[::2], frame[1::2], strict=True))

@@ -468,7 +468,9 @@ def sft_columns(
         for row, own in zip(rows, ids, strict=True)
     ]
     tokens = [sum(label != IGNORED for label in own[1:]) for own in labels]  # nothing foretells a row's first
-    return {"input_ids": ids, "labels": labels} | _own(names, tokens, tokens) | ({"weight": list(weights)} if weights else {})
+    return (
+        {"input_ids": ids, "labels": labels} | _own(names, tokens, tokens) | ({"weight": list(weights)} if weights else {})
+    )
 
 
 def dpo_columns(
@@ -734,7 +736,9 @@ def train_dpo(
         checkpoints.clear()
 
 
-def _finish(stage: Stage[Any], model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]) -> None:
+def _finish(
+    stage: Stage[Any], model: PreTrainedModel, target: Path, log: list[dict[str, float]], facts: dict[str, Any]
+) -> None:
     kept = [{name: entry[name] for name in sorted(entry) if name in LOGGED} for entry in log]
     base = {"base": stage.hash_of(layout.BASE_MODEL, without=layout.CARD)} if stage.params.lora.rank else {}
     models.save(model, target, facts | base | {"log": kept} | training_facts(stage.machine))

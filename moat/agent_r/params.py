@@ -67,16 +67,12 @@ class AgentGymWorld(World):
     def _apart(self) -> Self:
         if self.n_demos:
             raise ValueError("n_demos: the servers give no gold actions; set it to 0")
-        if max(self.first_train, self.first_eval) < min(
-            self.first_train + self.n_train, self.first_eval + self.n_eval
-        ):
+        if max(self.first_train, self.first_eval) < min(self.first_train + self.n_train, self.first_eval + self.n_eval):
             raise ValueError("first_train, first_eval: the training and the evaluation tasks overlap")
         return self
 
 
-AnyWorld = Annotated[
-    TextCraftWorld | TextWorldExpressWorld | ScienceWorldWorld | AgentGymWorld, Field(discriminator="kind")
-]
+AnyWorld = Annotated[TextCraftWorld | TextWorldExpressWorld | ScienceWorldWorld | AgentGymWorld, Field(discriminator="kind")]
 
 
 class Round(Section):
@@ -143,7 +139,9 @@ class General(Section):
 class Mix(Section):
     """What the actor learns from, and how much each part counts."""
 
-    eta: Share = Field(gt=0, description="Weight of the good and of the revised trajectories' losses; the general's is the rest.")
+    eta: Share = Field(
+        gt=0, description="Weight of the losses of good and of revised trajectories; the general's is the rest."
+    )
     max_good: Positive = Field(description="Good trajectories of a tree.")
     general: General
 
@@ -217,9 +215,7 @@ class AgentParams(Pipeline):
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt with the longest turn or judgement."""
-        return self.max_length + max(
-            one.max_new_tokens for one in (self.search, self.judge, self.evaluate, self.recovery)
-        )
+        return self.max_length + max(one.max_new_tokens for one in (self.search, self.judge, self.evaluate, self.recovery))
 
     def alpha(self, round_key: str) -> float:
         """The round's threshold of a good trajectory."""
@@ -229,4 +225,3 @@ class AgentParams(Pipeline):
 def good(reward: float, alpha: float) -> bool:
     """Whether a trajectory of this reward is a good one: over alpha, and at alpha = 1 the full reward."""
     return reward >= 1 if alpha >= 1 else reward > alpha
-

@@ -113,7 +113,15 @@ class Play:
             repeated = here in self._tried
             self._tried.add(here)
             turn = Turn(
-                text, said.kind, said.action, step.observation, step.reward_raw, step.reward, step.terminal, refused, repeated
+                text,
+                said.kind,
+                said.action,
+                step.observation,
+                step.reward_raw,
+                step.reward,
+                step.terminal,
+                refused,
+                repeated,
             )
         self.turns.append(turn)
         return turn

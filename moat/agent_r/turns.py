@@ -40,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A turn as it was read; `action` is None where it is none. `answer` is what it is told, where no environment answers."""
+    """A turn as it was read; `action` is None where it is none, and `answer` then is what the actor is told."""
 
     kind: Kind
     action: str | None = None

@@ -33,8 +33,8 @@ INSTRUCTIONS = {
         "You do a task in a house with workshops and a garden. Actions are: open OBJ, close OBJ, activate OBJ, deactivate "
         "OBJ, connect OBJ to OBJ, disconnect OBJ, use OBJ on OBJ, look around, look at OBJ, look in OBJ, read OBJ, move OBJ "
         "to OBJ, pick up OBJ, put down OBJ, pour OBJ into OBJ, dunk OBJ into OBJ, mix OBJ, go to LOC, teleport to LOC, eat "
-        "OBJ, flush OBJ, focus on OBJ, wait, task, inventory. Focus on an object only where the task asks for it. Each turn, "
-        "write a thought, then one line: Action: and the action.\n"
+        "OBJ, flush OBJ, focus on OBJ, wait, task, inventory. Focus on an object only where the task asks for it. Each "
+        "turn, write a thought, then one line: Action: and the action.\n"
     ),
     "webshop": (
         "You shop for what you are told to find. Actions are: search[words], and click[text] for anything that can be "
@@ -64,8 +64,8 @@ def open_world(name: str, world: AnyWorld, machine: Machine) -> Environment:
         case AgentGymWorld():
             if world.environment not in machine.servers:
                 raise ParamsError(
-                    f"{MACHINE}: servers.{world.environment}: missing; the environment {name} is played on AgentGym's server, "
-                    "such as http://127.0.0.1:36005"
+                    f"{MACHINE}: servers.{world.environment}: missing; the environment {name} is played on AgentGym's "
+                    "server, such as http://127.0.0.1:36005"
                 )
             return AgentGym(Server(machine.servers[world.environment], Served(world.environment)))
 

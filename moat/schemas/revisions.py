@@ -18,7 +18,9 @@ REVISIONS = Table(
         Column("n_bad", pa.int32(), "Turns of the bad path."),
         Column("bad_reward", pa.float64(), "Final reward of the bad path."),
         Column("good_reward", pa.float64(), "Final reward of the good path."),
-        Column("first_bad", pa.int32(), "The first turn of the bad path that was judged bad, from 0; null: none.", nullable=True),
+        Column(
+            "first_bad", pa.int32(), "The first turn of the bad path that was judged bad, from 0; null: none.", nullable=True
+        ),
         Column("turn", pa.int32(), "The last turn of the bad path that is kept, from 0; null: not spliced.", nullable=True),
         Column("revision_length", pa.int32(), "Turns from the start to the first bad one, itself included.", nullable=True),
         Column("reflection", pa.int32(), "Number of the reflection among the turns; null: not spliced.", nullable=True),
