@@ -31,7 +31,7 @@ from moat.tokens import (
     USER,
 )
 from moat.turns import KEEP, STOP, told
-from moat.worlds.stories import lexicon, story
+from moat.worlds.stories import lexicon
 
 IGNORED = -100  # a label that no loss counts
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -93,17 +93,19 @@ def scratch_model(vocabulary: int, hidden_size: int, layers: int, heads: int, po
     return LlamaForCausalLM(config)
 
 
-def _repetition(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> tuple[list[int], int]:
+Text = Callable[[np.random.Generator], list[str]]
+
+
+def _repetition(tokenizer: PreTrainedTokenizerFast, text: Text, rng: np.random.Generator) -> tuple[list[int], int]:
     """A text said twice, and where its second saying begins.
 
-    The text is a story (its sentences come in another order the second time) or random tokens.
+    The text is one of `text` (its sentences come in another order the second time) or random tokens.
     """
     bos = [tokenizer.bos_token_id]
     if rng.random() < 0.5:
         said = rng.integers(len(SPECIAL), len(tokenizer), rng.integers(8, 36)).tolist()
         return [*bos, *said, *said], 1 + len(said)
-    text = story("things", "train", (2, 3), (0.4, 0.4, 0.2), "pretraining", rng.integers(2**62)).text
-    sentences = tokenizer(re.split(r"(?<=\. )", text), add_special_tokens=False).input_ids
+    sentences = tokenizer(text(rng), add_special_tokens=False).input_ids
     first = [token for sentence in sentences for token in sentence]
     second = [token for index in rng.permutation(len(sentences)) for token in sentences[index]]
     return [*bos, *first, *second], 1 + len(first)
@@ -116,12 +118,13 @@ def pretrain(
     batch_size: int,
     learning_rate: float,
     seed: int,
+    text: Text,
     advance: Callable[[int], None],
 ) -> float:
     """Teach fresh weights to find and to repeat what was said before; returns the last loss (nats per token).
 
-    This is the small stand-in for a language model's pretraining: it knows every word, and copies, but has seen no plan
-    and no action. The loss is the mean NLL over the second saying; AdamW with a linear decay.
+    `text` draws a text in sentences. This is the small stand-in for a language model's pretraining: it knows every word, and
+    copies, but has seen no plan and no action. The loss is the mean NLL over the second saying; AdamW with a linear decay.
     """
     rng = generator("pretraining", seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
@@ -130,7 +133,7 @@ def pretrain(
     model.train()
     value = math.nan
     for _ in range(updates):
-        rows = [_repetition(tokenizer, rng) for _ in range(batch_size)]
+        rows = [_repetition(tokenizer, text, rng) for _ in range(batch_size)]
         width = max(len(ids) for ids, _ in rows)
         ids = torch.full((batch_size, width), tokenizer.pad_token_id)
         labels = torch.full((batch_size, width), IGNORED)

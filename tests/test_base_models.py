@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from moat.base_models import pretrain, scratch_model, word_tokenizer
 from moat.tokens import Renderer
 from moat.tools.docs import documentation
-from moat.worlds.stories import STYLES, lexicon, story
+from moat.worlds.stories import STYLES, lexicon, sentences, story
 
 QUICK = settings(deadline=None, max_examples=200)
 ASCII = "".join(c for c in string.printable if c not in "\x0b\x0c")
@@ -119,10 +119,10 @@ def test_the_parameters_are_as_many_as_the_sizes_say(tokenizer):
 def test_pretraining_lowers_the_loss_and_repeats_itself(tokenizer):
     """From about ln V, that of knowing nothing, a few updates go down; equal seeds end in equal weights, bit for bit."""
     advanced = []
-    first = pretrain(tiny(tokenizer, 1), tokenizer, 1, 4, 3e-3, 1, advanced.append)
+    first = pretrain(tiny(tokenizer, 1), tokenizer, 1, 4, 3e-3, 1, sentences, advanced.append)
     assert abs(first - math.log(len(tokenizer))) < 1
     models = [tiny(tokenizer, 1) for _ in range(3)]
-    losses = [pretrain(m, tokenizer, 25, 4, 1e-2, s, advanced.append) for m, s in zip(models, (1, 1, 2), strict=True)]
+    losses = [pretrain(m, tokenizer, 25, 4, 1e-2, s, sentences, advanced.append) for m, s in zip(models, (1, 1, 2), strict=True)]
     assert losses[0] < first - 0.3
     assert losses[0] == losses[1]
     assert torch.equal(weights(models[0]), weights(models[1]))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from moat.environments.textworld_express import GAMES
-from moat.params import Decoded, Origin, Pipeline, Positive, Section, Sft, Share
+from moat.params import Decoded, Pipeline, Positive, Section, Sft, Share
 
 Mode = Literal["agent_r", "direct_revision", "optimal_only", "optimal_plus_good", "bc"]
 
@@ -130,10 +132,23 @@ class Splice(Section):
 
 
 class General(Section):
-    """Conversations of a general kind."""
+    """Conversations of a general kind, in ShareGPT's format or as chat messages: of a file, of the hub, or none."""
 
-    origin: Origin | None
-    n: int = Field(ge=0, description="Conversations that are drawn; 0: all.")
+    file: str = Field(description="Path under agent_r/data/sources; empty: none.")
+    hub: str = Field(description="Id of a data set of the hub; empty: none.")
+    revision: str = Field(description="The hub's commit, 40 hexadecimal digits.")
+    split: str = Field(description="Of the hub's data set.")
+    n: int = Field(ge=0, description="Conversations that are drawn for a round; 0: all.")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.file and self.hub:
+            raise ValueError("set file or hub, not both")
+        if Path(self.file).is_absolute() or ".." in Path(self.file).parts:
+            raise ValueError(f"file: {self.file!r} is not under agent_r/data/sources: put it (or a link to it) there")
+        if self.hub and not (self.split and re.fullmatch("[0-9a-f]{40}", self.revision)):
+            raise ValueError("hub: set split, and revision to the data set's commit (40 hexadecimal digits)")
+        return self
 
 
 class Mix(Section):

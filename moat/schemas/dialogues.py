@@ -1,4 +1,4 @@
-"""`agent_r/data/demos/actor.parquet`: what the cold start is taught. Written by Agent-R's `prepare`."""
+"""`agent_r/data/demos/{actor,general}.parquet`: what the cold start is taught; general data. Written by `prepare`."""
 
 import pyarrow as pa
 
@@ -9,10 +9,14 @@ DIALOGUES = Table(
     version=1,
     key=("row_id",),
     columns=(
-        Column("row_id", pa.string(), "gold/TASK, or judged/TASK/NUMBER."),
-        Column("origin", pa.string(), "gold (a task's gold actions) or judged (a step with the label that is known of it)."),
-        Column("task_id", pa.string(), "The task."),
-        Column("environment", pa.string(), "Name of the environment in params.yaml."),
+        Column("row_id", pa.string(), "gold/TASK, judged/TASK/NUMBER, or general/NUMBER."),
+        Column(
+            "origin",
+            pa.string(),
+            "gold (a task's gold actions), judged (a step with the label that is known of it), general.",
+        ),
+        Column("task_id", pa.string(), "The task; null for a general conversation.", nullable=True),
+        Column("environment", pa.string(), "Name of the environment in params.yaml; general for a general conversation."),
         Column("texts", pa.list_(pa.string()), "What the two sides say in turns, the environment's side first."),
         Column("supervised", pa.list_(pa.bool_()), "Of each text, whether it is learned from."),
     ),

@@ -249,6 +249,11 @@ def style_of(subgoals: str) -> str:
     return found.pop() if len(found) == 1 else "mixed"
 
 
+def sentences(rng: np.random.Generator) -> list[str]:
+    """A training story's sentences, in order: a text for pretraining."""
+    return re.split(r"(?<=\. )", story("things", "train", (2, 3), (0.4, 0.4, 0.2), "pretraining", rng.integers(2**62)).text)
+
+
 def lexicon() -> list[str]:
     """Words and frequent phrases of stories, plans and actions: the tokens of the embedded tokenizer, in a fixed order."""
     phrases = ["; ", *(f"Subgoal {n}: " for n in range(1, 5)), *(f"; Subgoal {n}: " for n in range(2, 5))]
