@@ -122,7 +122,9 @@ def test_pretraining_lowers_the_loss_and_repeats_itself(tokenizer):
     first = pretrain(tiny(tokenizer, 1), tokenizer, 1, 4, 3e-3, 1, sentences, advanced.append)
     assert abs(first - math.log(len(tokenizer))) < 1
     models = [tiny(tokenizer, 1) for _ in range(3)]
-    losses = [pretrain(m, tokenizer, 25, 4, 1e-2, s, sentences, advanced.append) for m, s in zip(models, (1, 1, 2), strict=True)]
+    losses = [
+        pretrain(m, tokenizer, 25, 4, 1e-2, s, sentences, advanced.append) for m, s in zip(models, (1, 1, 2), strict=True)
+    ]
     assert losses[0] < first - 0.3
     assert losses[0] == losses[1]
     assert torch.equal(weights(models[0]), weights(models[1]))

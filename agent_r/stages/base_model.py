@@ -31,7 +31,7 @@ def run(stage: Stage[AgentParams]) -> None:
 
     def embedded() -> Embedded:
         goals, tests = GOALS.read(layout.TRAIN_TASKS), GOALS.read(layout.EVAL_TASKS)
-        told = DIALOGUES.read(layout.demos("actor"))["texts"].explode().unique().sort()
+        told = DIALOGUES.read(layout.demos("actor"))["texts"].explode().unique().sort().to_list()
         firsts = goals["first"].to_list()
         known = lexicon.phrases(goals["instruction"].unique().sort(), [*firsts, *tests["first"]], told)
         return Embedded(known, partial(lexicon.sentences, firsts))

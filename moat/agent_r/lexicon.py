@@ -25,6 +25,7 @@ TURNS_OF_PHRASE = (
     ", that has nothing on it.",
     " It's empty inside.",
 )
+SAID = 6  # lines or sentences of a text for pretraining
 COUNTS = range(65)  # numbers that are one token with the blank before them
 _ITEM = re.compile(r"\b[0-9]+ ([a-z][a-z' -]*[a-z])")  # in a recipe: a count and an item
 _WORD = re.compile(r" ?[A-Za-z_:'-]+")
@@ -50,5 +51,7 @@ def phrases(instructions: Iterable[str], firsts: Sequence[str], texts: Sequence[
 
 
 def sentences(firsts: Sequence[str], rng: np.random.Generator) -> list[str]:
-    """A first observation's lines, or its sentences, in order: a text for pretraining."""
-    return re.split(r"(?<=\n)|(?<=\. )", firsts[int(rng.integers(len(firsts)))])
+    """Some lines or sentences in a row of a first observation: a text for pretraining."""
+    said = re.split(r"(?<=\n)|(?<=\. )", firsts[int(rng.integers(len(firsts)))])
+    start = int(rng.integers(max(1, len(said) - SAID + 1)))
+    return said[start : start + SAID]
