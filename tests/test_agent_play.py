@@ -110,21 +110,21 @@ def test_an_action_is_a_repeat_in_the_same_state_alone(play):
 def test_a_fork_goes_its_own_way(play):
     play.say(GOLD)
     with play.fork() as other:
-        other.say("Action: get 3 stick")
+        other.say("Action: get 3 string")
         assert (len(play.turns), len(other.turns), other.taken) == (1, 2, 1)
         assert other.say("Action: inventory").observation != play.say("Action: inventory").observation
 
 
 @pytest.mark.trap(39)
 def test_a_recorded_state_is_brought_back_and_compared(world, play):
-    turns = [play.say(text) for text in (GOLD, SAID, "Action: fly", "Action: get 3 stick")]
+    turns = [play.say(text) for text in (GOLD, SAID, "Action: fly", "Action: get 3 string")]
     with Play(world, Several.LAST, 20) as other:
         other.bring_back(TASK, play.first, [Turn.of(turn.row()) for turn in turns])
         assert other.turns == turns
         assert (other.taken, other.replayed) == (3, 3)
         assert other.say("Action: inventory") == play.say("Action: inventory")
-        changed = dataclasses.replace(turns[3], observation="Got 4 stick")
-        with pytest.raises(EpisodeError, match=r"textcraft/crossbow: turn 4 of 4, 'get 3 stick',.* read") as error:
+        changed = dataclasses.replace(turns[3], observation="Got 4 string")
+        with pytest.raises(EpisodeError, match=r"textcraft/crossbow: turn 4 of 4, 'get 3 string',.* read") as error:
             other.bring_back(TASK, play.first, [*turns[:3], changed])
         assert error.value.kind is EpisodeErrorKind.REPLAY
         with pytest.raises(EpisodeError, match="the first observation"):
