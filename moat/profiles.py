@@ -1,7 +1,8 @@
 """Profiles: sets of values for params.yaml, as overlays that keep its comments.
 
 A profile sets the same leaf keys as params.yaml and no other, so that switching from one to another and back restores
-every value. Three keys are replaced as a whole, with the keys below them: `rounds`, `prepare.sources`, `base_model`.
+every value. Some keys are replaced as a whole, with the keys below them: `rounds`, `prepare.sources`, `environments`,
+`base_model`.
 `evaluated` follows from `rounds`. A leaf that keeps its value keeps its bytes. A comment stays with its key; one that
 the profile itself carries at that key takes its place.
 """
@@ -17,11 +18,12 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import CommentMark
 from ruamel.yaml.tokens import CommentToken
 
-from moat.params import Params, ParamsError, check, parse, read_text, yaml
+from moat.params import ParamsError, check, parse, read_text, yaml
+from moat.pipelines import settings_of
 from moat.publish import publish_text
 
 FOLDER = Path("profiles")
-WHOLE = frozenset({("rounds",), ("evaluated",), ("prepare", "sources"), ("base_model",)})
+WHOLE = frozenset({("rounds",), ("evaluated",), ("prepare", "sources"), ("environments",), ("base_model",)})
 FOLLOWS = ("evaluated",)  # not written: it merges `rounds` and adds round 0
 
 Key = tuple[str, ...]
@@ -176,7 +178,7 @@ def use(root: Path, name: str, params: Path) -> bool:
     if not isinstance(found, Mapping):
         raise ParamsError(f"{params} holds no settings: `git checkout -- {params.name}` brings them back")
     _check_keys(wanted, found, path, params)
-    check(wanted, Params, path)
+    check(wanted, settings_of(root), path)
     if wanted == found:
         return False
     dialect = yaml()
@@ -191,6 +193,6 @@ def use(root: Path, name: str, params: Path) -> bool:
             f"{params} cannot take {path}: {', '.join(wrong)} would differ; write `evaluated` as "
             '`<<: *rounds` and `"0": {prev: ""}` in both'
         )
-    check(written, Params, params)
+    check(written, settings_of(root), params)
     publish_text(params, out.getvalue())
     return True

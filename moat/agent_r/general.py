@@ -26,7 +26,7 @@ def read(stage: Stage[AgentParams]) -> tuple[list[Row], Counter[str]]:
     if settings.file:
         return told(open_rows(SOURCES / settings.file))
     if settings.hub:
-        return told(hub_rows(settings.hub, None, settings.split, settings.revision))
+        return told(hub_rows(settings.hub, None, settings.split, settings.revision, data_file=settings.data_file or None))
     return [], Counter()
 
 

@@ -138,6 +138,7 @@ class General(Section):
     hub: str = Field(description="Id of a data set of the hub; empty: none.")
     revision: str = Field(description="The hub's commit, 40 hexadecimal digits.")
     split: str = Field(description="Of the hub's data set.")
+    data_file: str = Field(description="One file of the hub's data set; empty: all.")
     n: int = Field(ge=0, description="Conversations that are drawn for a round; 0: all.")
 
     @model_validator(mode="after")
