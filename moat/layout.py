@@ -12,6 +12,7 @@ PASSAGES = Path("data/corpus/passages.parquet")
 CORPUS_INDEX = Path("data/corpus/index")
 BASE_MODEL = Path("models/base")
 CALIBRATION = Path("data/calibration.json")
+RECOVERY = Path("data/recovery.parquet")  # Agent-R's: where recoveries begin
 METRICS = Path("metrics.json")
 CURVES = Path("curves.csv")
 REPORT = Path("report.html")
@@ -31,6 +32,11 @@ def table(name: str, round_key: str) -> Path:
 def evals(round_key: str) -> Path:
     """A round's evaluation."""
     return Path(f"data/evals/{round_key}.parquet")
+
+
+def recoveries(round_key: str) -> Path:
+    """A round's evaluation from the cuts in failed trajectories (Agent-R)."""
+    return Path(f"data/recoveries/{round_key}.parquet")
 
 
 def model(role: str, round_key: str) -> Path:

@@ -5,9 +5,11 @@ A round r's *models* are measured by evals/r; the tables of round r hold what th
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -219,3 +221,14 @@ def tidy(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     return value
+
+
+def curves(rounds: Mapping[str, Mapping[str, Any]], columns: Iterable[str]) -> str:
+    """One line a round, as CSV: its key, then the figures named by `columns`; blank where there is none."""
+    names = list(columns)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["round", *names])
+    for key, block in rounds.items():
+        writer.writerow([key, *("" if block.get(name) is None else block[name] for name in names)])
+    return out.getvalue()

@@ -10,8 +10,6 @@ Differs  reports what the paper assumes: whether a lower PPL goes with reaching 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from itertools import pairwise
 from typing import Any
@@ -31,7 +29,7 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.stage import Stage, main
-from moat.summary import NEAR_CHANCE, comparisons, evaluation, pairs_near_gap, round_block, tidy
+from moat.summary import NEAR_CHANCE, comparisons, curves, evaluation, pairs_near_gap, round_block, tidy
 from moat.tables import metadata
 
 CURVES = (
@@ -49,16 +47,6 @@ CURVES = (
     "pairs_kept",
     "premise_auc",
 )
-
-
-def curves(rounds: dict[str, dict[str, Any]]) -> str:
-    """One line a round, as CSV."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["round", *CURVES])
-    for key, block in rounds.items():
-        writer.writerow([key, *("" if block.get(name) is None else block[name] for name in CURVES)])
-    return out.getvalue()
 
 
 def screen(rounds: dict[str, dict[str, Any]]) -> Table:
@@ -123,7 +111,7 @@ def run(stage: Stage) -> None:
         rounds[key]["comparison"] = tidy(found)
     final = {name: value for name, value in rounds[keys[-1]].items() if isinstance(value, int | float)}
     publish_text(layout.METRICS, json.dumps({"rounds": rounds, "final": final}, indent=1, ensure_ascii=False) + "\n")
-    publish_text(layout.CURVES, curves(rounds))
+    publish_text(layout.CURVES, curves(rounds, CURVES))
     stage.console.print(screen(rounds))
     for key, block in rounds.items():
         for source, found in block.get("premise", {}).items():

@@ -10,7 +10,7 @@ CUTS = Table(
     version=1,
     key=("cut_id",),
     columns=(
-        Column("cut_id", pa.string(), "TASK#ATTEMPT#CUT."),
+        Column("cut_id", pa.string(), "TASK#ATTEMPT#CUT, where CUT is the number of turns that are kept."),
         Column("task_id", pa.string(), "The task."),
         Column("environment", pa.string(), "Name of the environment in params.yaml."),
         Column("kind", pa.string(), "As in the evaluation's tasks."),

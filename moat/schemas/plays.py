@@ -25,5 +25,6 @@ PLAYS = Table(
         Column("n_invalid", pa.int32(), "Those that could not be read or that the environment refused."),
         Column("n_repeated", pa.int32(), "Those that took an action again in a state in which it had been taken."),
         Column("dropped", pa.string(), "Why the play does not count; null when it does.", nullable=True),
+        Column("message", pa.string(), "The same in words; blank when it counts."),
     ),
 )
