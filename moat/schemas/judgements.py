@@ -1,4 +1,7 @@
-"""`agent_r/data/rounds/r/judgements.parquet`: every step of every bad path, judged once. Written by `revise@r`."""
+"""`agent_r/data/rounds/r/judgements.parquet`: every step of each bad path that is in a pair, judged once.
+
+Written by `revise@r`.
+"""
 
 import pyarrow as pa
 
