@@ -41,7 +41,7 @@ class EpisodeErrorKind(StrEnum):
     FAULT = "fault"  # the environment itself fails: its answer is an error, or none that can be read
 
 
-class EpisodeError(Exception):
+class EpisodeError(RuntimeError):
     """A task or an environment that cannot be used; `task` is empty where no task is concerned."""
 
     def __init__(self, kind: EpisodeErrorKind, environment: str, task: str, what: str) -> None:
