@@ -196,9 +196,9 @@ def test_a_rows_text_does_not_depend_on_its_batch(model, prompts):
 @pytest.mark.trap(5)
 @pytest.mark.parametrize("decoding", [GREEDY, Decoding(1.0, 1.0, 12)])
 def test_equal_prompts_are_read_once_and_nothing_else_changes(model, prompts, decoding):
-    """14 requests of 5 ragged prompts, mixed, some of whose rows end early: the texts of single requests, and their logprobs.
+    """14 requests of 5 ragged prompts, mixed: each has the text and the log-probability that it has alone.
 
-    The first pass reads 5 rows; the others have a row for each request that goes on.
+    The first pass reads 5 rows; the second has a row for each request.
     """
     asked, end = [prompts[number] for number in (1, 0, 1, 3, 2, 1, 3, 3, 4, 0, 1, 4, 1, 2)], 220
     engine, rows = HFEngine(model, PAD, end), []
