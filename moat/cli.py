@@ -34,6 +34,8 @@ Examples:
 
     moat verify
 
+    moat show-tree textcraft/oak_sign
+
     moat export planner --out ../planner
 
     moat plan --profile paper_llama2_7b -S sample.k=5
@@ -75,6 +77,12 @@ def project() -> Path:
     from moat.launch import find_root
 
     return find_root(Path.cwd())
+
+
+def agent_pipeline() -> Path:
+    """The folder of Agent-R's pipeline, from the project's root or from inside it. Raises FileNotFoundError."""
+    root = project()
+    return root / "agent_r" if (root / "agent_r" / "params.yaml").is_file() else root
 
 
 def print_json(value: object) -> None:
@@ -173,6 +181,29 @@ def verify(json: Annotated[bool, typer.Option("--json", help="Print the findings
     print_json(report.to_json()) if json else show(report, console())
     if report.found(Level.FAULT):
         raise typer.Exit(1)
+
+
+@app.command("show-tree")
+def show_tree(
+    task: Annotated[str, typer.Argument(help="A task that a round of Agent-R searched, as textcraft/oak_sign.")],
+    round: Annotated[str | None, typer.Option(help="The round; by default the last that has the task.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the tree to this file too, as a page.")] = None,
+) -> None:
+    """Draw a search tree of Agent-R: actions, observations, rewards, visits, and the pairs that revision made of it.
+
+    Example: `moat show-tree textcraft/oak_sign --html tree.html`
+    """
+    from moat.agent_r.drawn_tree import NoTreeError, find, on_terminal, page
+    from moat.publish import publish_text
+    from moat.tables import TableError
+
+    with faults(NoTreeError, TableError):
+        drawing = find(agent_pipeline(), task, round)
+        if html is not None:
+            _new_file(html)
+            publish_text(html, page(drawing))
+    out = console()
+    out.print(on_terminal(drawing, out.width))
 
 
 @app.command()

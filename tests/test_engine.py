@@ -193,6 +193,27 @@ def test_a_rows_text_does_not_depend_on_its_batch(model, prompts):
     assert said[0] == said[1] == said[2]
 
 
+@pytest.mark.trap(5)
+@pytest.mark.parametrize("decoding", [GREEDY, Decoding(1.0, 1.0, 12)])
+def test_equal_prompts_are_read_once_and_nothing_else_changes(model, prompts, decoding):
+    """14 requests of 5 ragged prompts, mixed: each has the text and the log-probability that it has alone.
+
+    The first pass reads 5 rows; the second has a row for each request.
+    """
+    asked, end = [prompts[number] for number in (1, 0, 1, 3, 2, 1, 3, 3, 4, 0, 1, 4, 1, 2)], 220
+    engine, rows = HFEngine(model, PAD, end), []
+    hook = model.register_forward_pre_hook(lambda _, given, named: rows.append(len(named["input_ids"])), with_kwargs=True)
+    try:
+        together = engine.generate(asked, range(len(asked)), decoding)
+    finally:
+        hook.remove()
+    assert rows[:2] == [5, 14]
+    for seed, (prompt, made) in enumerate(zip(asked, together, strict=True)):
+        (alone,) = engine.generate([prompt], [seed], decoding)
+        assert (made.ids, made.finish_reason) == (alone.ids, alone.finish_reason)
+        assert made.logprob == pytest.approx(alone.logprob, abs=1e-4)
+
+
 def test_a_generations_log_probability_is_that_of_its_tokens(model, prompts, completion_logprobs):
     """log p of what was sampled, at temperature 1 though it was drawn at 2 from a nucleus, as a plain loop reads it."""
     end = 220

@@ -81,7 +81,10 @@ def conversation(instruction: str, first: str, turns: Sequence[tuple[str, str]])
 
 
 def together(playing: Sequence[Playing[Result]], actor: Actor) -> list[Result]:
-    """Let all of them play to their ends; returns what each returned. Raises what they raise, and as `Actor.ask`."""
+    """Let all of them play to their ends; returns what each returned.
+
+    Raises what they raise, and as `Actor.ask`; then the others are closed, so that each lets go of what it holds.
+    """
     results: dict[int, Result] = {}
     waiting: dict[int, list[Request]] = {}
 
@@ -91,11 +94,15 @@ def together(playing: Sequence[Playing[Result]], actor: Actor) -> list[Result]:
         except StopIteration as end:
             results[number] = end.value
 
-    for number in range(len(playing)):
-        go_on(number, None)
-    while waiting:
-        asked, waiting = waiting, {}
-        answers = iter(actor.ask([request for requests in asked.values() for request in requests]))
-        for number, requests in asked.items():
-            go_on(number, [next(answers) for _ in requests])
+    try:
+        for number in range(len(playing)):
+            go_on(number, None)
+        while waiting:
+            asked, waiting = waiting, {}
+            answers = iter(actor.ask([request for requests in asked.values() for request in requests]))
+            for number, requests in asked.items():
+                go_on(number, [next(answers) for _ in requests])
+    finally:
+        for one in playing:
+            one.close()
     return [results[number] for number in range(len(playing))]

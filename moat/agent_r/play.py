@@ -79,6 +79,11 @@ class Play:
         return self.turns[-1].reward if self.turns else 0.0
 
     @property
+    def copies(self) -> bool:
+        """Whether `fork` is a copy; elsewhere it takes all steps again."""
+        return self._episode.cheap_clone
+
+    @property
     def terminal(self) -> bool:
         """Whether the environment has ended it."""
         return bool(self.turns) and self.turns[-1].terminal
@@ -107,8 +112,8 @@ class Play:
             turn = Turn(text, said.kind, "", said.answer or "", raw, self.reward, False, False, False)
         else:
             here = (self._episode.state(), said.action)
-            step = act(said.action)
             self.taken += 1
+            step = act(said.action)
             refused = self.environment.refused(step.observation)
             repeated = here in self._tried
             self._tried.add(here)
@@ -135,9 +140,9 @@ class Play:
         self._episode.begin_again(task, first)
         for number, turn in enumerate(turns, 1):
             self._take(turn.text, partial(self._again, turn, f"turn {number} of {len(turns)}"))
-        self.replayed += sum(turn.kind == Kind.ACTION for turn in turns)
 
     def _again(self, recorded: Turn, place: str, action: str) -> Step:
+        self.replayed += 1
         return self._episode.take_again(recorded.step, place)
 
     def fork(self) -> Play:

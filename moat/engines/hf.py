@@ -1,7 +1,8 @@
 """The `hf` engine: batched sampling and scoring with transformers; the reference for every other engine.
 
-Sampling is a plain decode loop over a key-value cache. It differs from `model.generate` in one point: each request draws
-from its own random numbers, so a row's text does not depend on which rows share its batch (up to float rounding).
+Sampling is a plain decode loop over a key-value cache. It differs from `model.generate` in two points: each request draws
+from its own random numbers, so a row's text does not depend on which rows share its batch (up to float rounding); and
+equal prompts of a batch (the samples of one task, the turns drawn at one node of a tree) are read once.
 Greedy decoding equals `model.generate` token for token (tested).
 """
 
@@ -73,7 +74,9 @@ class HFEngine:
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], decoding: Decoding) -> list[Generation]:
         """Continue each prompt until its end token or `max_new_tokens`; one seed a row. Results in the prompts' order."""
-        ids, mask = _left_pad(prompts, self.pad, self.device)
+        place: dict[tuple[int, ...], int] = {}
+        rows = [place.setdefault(tuple(prompt), len(place)) for prompt in prompts]
+        ids, mask = _left_pad(list(place), self.pad, self.device)
         limit = decoding.max_new_tokens
         if decoding.temperature:
             draws = np.stack([np.random.Generator(np.random.PCG64(seed)).random(limit) for seed in seeds])
@@ -96,6 +99,10 @@ class HFEngine:
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
+            if step == 0 and len(place) < len(prompts):  # each prompt was read once: from here on a row for each request
+                repeated = torch.tensor(rows, device=self.device)
+                cache.batch_select_indices(repeated)
+                logits, mask, positions = logits[repeated], mask[repeated], positions[repeated]
             tokens = choose(logits, uniform[:, step], decoding)
             said = torch.log_softmax(logits.float(), dim=-1).gather(-1, tokens[:, None])[:, 0]
             for index, token, logprob in zip(alive, tokens.tolist(), said.tolist(), strict=True):
@@ -111,10 +118,10 @@ class HFEngine:
             if not keep:
                 break
             if len(keep) <= len(alive) // 2:  # leave finished rows behind once they are half of the batch
-                rows = torch.tensor(keep, device=self.device)
-                cache.batch_select_indices(rows)
+                kept = torch.tensor(keep, device=self.device)
+                cache.batch_select_indices(kept)
                 alive = [alive[row] for row in keep]
-                tokens, mask, uniform, positions = tokens[rows], mask[rows], uniform[rows], positions[rows]
+                tokens, mask, uniform, positions = tokens[kept], mask[kept], uniform[kept], positions[kept]
             ids = tokens[:, None]
             mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
             positions = positions[:, -1:] + 1

@@ -20,7 +20,7 @@ NODES = Table(
         Column("reward_raw", pa.float64(), "The environment's score so far, as it gives it."),
         Column("reward", pa.float64(), "The score so far from 0 to 1."),
         Column("terminal", pa.bool_(), "Whether the environment ended the episode."),
-        Column("end", pa.bool_(), "Whether a path ends here: terminal, or at the depth limit."),
+        Column("end", pa.bool_(), "Whether a path ends here: terminal, at the depth limit, or over max_length."),
         Column("refused", pa.bool_(), "Whether the environment refused the action."),
         Column("repeated", pa.bool_(), "Whether the same action had been taken in the same state before."),
         Column("simulated", pa.bool_(), "Made by a rollout, and not one of its parent's expanded turns."),
