@@ -1,5 +1,8 @@
 """A checkout's tables and models, read once, each with the settings it was made with. `moat verify` looks through it.
 
+What both pipelines share is here; which tables and models a pipeline has is said in `moat/moat_checkout.py` and in
+`moat/agent_r/checkout.py`. Paths are relative to the pipeline's folder, as those of its dvc.lock.
+
 The settings of an artifact are those of the moment it was made: what its own metadata says (`facts.params`), else what
 dvc.lock says of its stage, else params.yaml. So an edit of params.yaml makes no table wrong; that it differs is a warning.
 """
@@ -7,12 +10,13 @@ dvc.lock says of its stage, else params.yaml. So an edit of params.yaml makes no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import polars as pl
 from ruamel.yaml import YAML
@@ -20,39 +24,14 @@ from ruamel.yaml.error import YAMLError
 
 from moat import layout
 from moat import params as parameters
-from moat.executor import outcome
-from moat.params import Params, ParamsError
-from moat.ranking import lexical
-from moat.schemas.actions import ACTIONS
-from moat.schemas.critiques import CRITIQUES
-from moat.schemas.demos import DEMOS
-from moat.schemas.dynamics import DYNAMICS
-from moat.schemas.evals import EVALS
-from moat.schemas.gold import GOLD
-from moat.schemas.pairs import PAIRS
-from moat.schemas.passages import PASSAGES
-from moat.schemas.scores import SCORES
-from moat.schemas.sft import SFT
-from moat.schemas.subgoals import SUBGOALS
-from moat.schemas.tasks import TASKS
+from moat.params import ParamsError, Pipeline
 from moat.tables import Table, TableError, metadata
-from moat.tokens import Role
-from moat.toolbox import Goal, Toolbox, ToolboxError, goal_of
 
 if TYPE_CHECKING:
     from moat.tokens import Renderer
 
 LOCK = Path("dvc.lock")
-ROUND_TABLES: Mapping[str, Table] = {
-    "subgoals": SUBGOALS,
-    "scores": SCORES,
-    "actions": ACTIONS,
-    "pairs": PAIRS,
-    "critiques": CRITIQUES,
-    "sft": SFT,
-    "pool": SFT,
-    "dynamics": DYNAMICS,
-}
+P = TypeVar("P", bound=Pipeline)
 
 
 class Level(StrEnum):
@@ -73,18 +52,21 @@ class Finding:
 
 
 Findings = Iterator[Finding]
-Check = Callable[["Checkout"], Findings]
+Due = list[tuple[str, Any, Any]]  # what is counted, as a table's own counts say it, as the tables are
 
 
 class Absent(Exception):  # noqa: N818 -- no error: what a check needs is not there, or is reported as unreadable already
     """A table or model that a check needs has not been made yet, or cannot be read."""
 
 
-def each_round(check: Callable[[Checkout, str], Findings]) -> Check:
+Looked = TypeVar("Looked", bound="Checkout[Any]")
+
+
+def each_round(check: Callable[[Looked, str], Findings]) -> Callable[[Looked], Findings]:
     """Make a check of one round into one of all rounds in params.yaml; a round that has not been run is left out."""
 
     @wraps(check)
-    def every(checkout: Checkout) -> Findings:
+    def every(checkout: Looked) -> Findings:
         found = False
         for key in checkout.rounds:
             try:
@@ -98,39 +80,51 @@ def each_round(check: Callable[[Checkout, str], Findings]) -> Check:
     return every
 
 
-class Checkout:
-    """The project in the folder `root`. Raises ParamsError or FileNotFoundError for its params.yaml or dvc.lock."""
+class Checkout(ABC, Generic[P]):
+    """The pipeline in the folder `root`. Raises ParamsError or FileNotFoundError for its params.yaml or dvc.lock.
+
+    `kind` is what its params.yaml is checked against, `roles` those that have a model after every round.
+    """
+
+    kind: type[P]
+    roles: tuple[str, ...]
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.params = parameters.load(root / parameters.PARAMS)
+        self.params = parameters.load_as(root / parameters.PARAMS, self.kind)
         self.raw = YAML(typ="safe", pure=True).load((root / parameters.PARAMS).read_text(encoding="utf-8"))
         self.lock = _lock(root / LOCK)
-        self.rounds = sorted(self.params.rounds, key=int)
+        self.rounds = sorted(self.params.before(), key=int)
         self.evaluated = sorted(self.params.evaluated, key=int)
         self.unreadable: dict[Path, str] = {}
         self._tables: dict[Path, pl.DataFrame] = {}
         self._facts: dict[Path, dict[str, Any]] = {}
-        self._settings: dict[Path, Params] = {}
-        self._toolbox = Toolbox(lexical if self.params.tools.web.ranker == "lexical" else None)
-        self._came: dict[tuple[str, Goal], tuple[str, str | None]] = {}
+        self._settings: dict[Path, P] = {}
         self._renderers: dict[str, Renderer] = {}
 
     # --- what there should be -----------------------------------------------------------------------------------------
 
+    @abstractmethod
+    def tables(self) -> dict[Path, Table]:
+        """Every table of the pipeline, in the order in which they are made."""
+
+    @abstractmethod
+    def uncounted(self, path: Path) -> bool:
+        """Whether a table says nothing of rows in, kept and dropped."""
+
+    @abstractmethod
+    def expected_counts(self, path: Path, rows: pl.DataFrame, rows_in: int, kept: int, dropped: dict[str, int]) -> Due:
+        """What a table's counts must be; what cannot be known because a parent is missing is left out."""
+
     @cached_property
     def schemas(self) -> dict[Path, Table]:
-        """Every table of the project, in the order in which they are made."""
-        found = {layout.TRAIN_TASKS: TASKS, layout.EVAL_TASKS: TASKS, layout.PASSAGES: PASSAGES, layout.GOLD: GOLD}
-        found |= {layout.demos(role): DEMOS for role in Role} | {layout.table("pool", "0"): SFT}
-        for key in self.rounds:
-            found |= {layout.table(name, key): schema for name, schema in ROUND_TABLES.items()}
-        return found | {layout.evals(key): EVALS for key in self.evaluated}
+        """What `tables` says, once."""
+        return self.tables()
 
     @cached_property
     def models(self) -> list[Path]:
-        """Every model folder of the project."""
-        return [layout.BASE_MODEL, *(layout.model(role, key) for key in self.evaluated for role in Role)]
+        """Every model folder of the pipeline."""
+        return [layout.BASE_MODEL, *(layout.model(role, key) for key in self.evaluated for role in self.roles)]
 
     @cached_property
     def stages(self) -> dict[str, dict[str, Any]]:
@@ -163,6 +157,13 @@ class Checkout:
                 self.unreadable[path] = str(error).replace(f"{self.root}/", "")
                 raise Absent from error
         return self._tables[path]
+
+    def size(self, path: Path) -> int | None:
+        """A table's number of rows, None when it is not there or not readable."""
+        try:
+            return len(self.table(path))
+        except Absent:
+            return None
 
     def round_table(self, name: str, key: str) -> pl.DataFrame:
         """A round's table; raises as `table`."""
@@ -207,14 +208,14 @@ class Checkout:
         stage = self.stages.get(self.makers.get(path, ""), {})
         return dict(stage.get("params", {}).get(parameters.PARAMS, {}))
 
-    def settings(self, path: Path) -> Params:
+    def settings(self, path: Path) -> P:
         """All parameters, with those that `path` was made with in place of params.yaml's."""
         if path not in self._settings:
             raw = json.loads(json.dumps(self.raw))
             for key, value in self.recorded_params(path).items():
                 put(raw, key, value)
             try:
-                self._settings[path] = parameters.check(raw, Params, self.root / parameters.PARAMS)
+                self._settings[path] = parameters.check(raw, self.kind, self.root / parameters.PARAMS)
             except ParamsError:  # made by older code with other keys: `changed_params` warns of it
                 self._settings[path] = self.params
         return self._settings[path]
@@ -256,31 +257,6 @@ class Checkout:
         surplus = found.select(names).join(expected, on=names, how="anti", nulls_equal=True)
         yield from self.rows(path, lacking, f"{of} missing here, or other here")
         yield from self.rows(path, surplus, f"not as in {of}, or not among them")
-
-    # --- recomputing --------------------------------------------------------------------------------------------------
-
-    def goal(self, row: Mapping[str, Any]) -> Goal | None:
-        """What a task's actions are run against; None for a metric or a context that is none (which is reported)."""
-        try:
-            return goal_of(row)
-        except (KeyError, ValueError):
-            return None
-
-    def came(self, actions: str, goal: Goal | None) -> tuple[str, str | None] | None:
-        """Outcome and answer of actions that are executed again; None when their tools cannot be opened here.
-
-        `not_run`, which no stored outcome of theirs is, for a task whose context is none.
-        """
-        if goal is None:
-            return None
-        key = (actions, goal)
-        try:
-            if key not in self._came and self._toolbox.knows(goal):
-                execution = self._toolbox.execute(actions, goal)
-                self._came[key] = (outcome(execution, goal.gold_answer, goal.metric).value, execution.answer)
-        except ToolboxError:  # a context that is none
-            self._came[key] = ("not_run", None)
-        return self._came.get(key)
 
     def renderer(self, path: Path) -> Renderer:
         """The renderer that an artifact's stage used, with the base model's tokenizer. Raises Absent without one."""

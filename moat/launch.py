@@ -17,6 +17,7 @@ from moat import machine
 from moat.params import ParamsError
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+AGENT_R = "agent_r"  # the folder of the second pipeline; the first one's is the project's own
 # The stage's file is run as it stands. Until its imports are done (`moat.stage.main`), the garbage collector waits, which
 # saves a tenth of a stage's start, and Ctrl-C ends the process without a traceback through other people's modules.
 START = (
@@ -34,8 +35,9 @@ def find_root(start: Path) -> Path:
 
 
 def project_of(folder: Path) -> Path:
-    """The project that a pipeline's folder belongs to: itself, or the one above, where the library lies."""
-    return folder if (folder / "moat").is_dir() else folder.parent
+    """The project that a pipeline's folder belongs to: of the second one the folder above, of the first one itself."""
+    here = folder.absolute()
+    return here.parent if here.name == AGENT_R and not (here / "moat").is_dir() else folder
 
 
 def die_with_parent() -> None:

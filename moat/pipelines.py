@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moat.launch import find_root, project_of
+from moat.launch import AGENT_R, find_root, project_of
 from moat.params import Params, ParamsError, Pipeline
 
-AGENT_R = "agent_r"  # the folder of the second one; the first one's is the project's own
+MOAT = "moat"
+
+
+def is_agent_r(root: Path) -> bool:
+    """Whether a pipeline's folder is that of the second one, Agent-R."""
+    return project_of(root) != root
 
 
 def settings_of(root: Path) -> type[Pipeline]:
     """What the params.yaml of a pipeline's folder is checked against."""
-    if root == project_of(root):
+    if not is_agent_r(root):
         return Params
     from moat.agent_r.params import AgentParams
 
@@ -25,8 +30,8 @@ def folder(start: Path, pipeline: str = "") -> Path:
     Raises FileNotFoundError outside of a project, ParamsError for a name that is none.
     """
     found = find_root(start)
-    if pipeline not in ("", "moat", AGENT_R):
-        raise ParamsError(f"no pipeline {pipeline!r}: moat or {AGENT_R}")
+    if pipeline not in ("", MOAT, AGENT_R):
+        raise ParamsError(f"no pipeline {pipeline!r}: {MOAT} or {AGENT_R}")
     if not pipeline:
         return found
     return project_of(found) / AGENT_R if pipeline == AGENT_R else project_of(found)

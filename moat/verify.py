@@ -1,7 +1,8 @@
-"""`moat verify`: whether the tables and models of a checkout are what the method says they are.
+"""`moat verify`: whether the tables and models of a pipeline are what the method says they are.
 
-CONTENTS is the list of what is checked. A check is a function of the checkout that yields findings; its docstring says what
-holds when it yields none. A check whose tables or models are not there yet is left out.
+CONTENTS is the list of what is checked of MOAT, AGENT_CONTENTS that of Agent-R. A check is a function of the checkout that
+yields findings; its docstring says what holds when it yields none. A check whose tables or models are not there yet is left
+out.
 """
 
 from __future__ import annotations
@@ -17,24 +18,52 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from moat.checkout import Absent, Check, Checkout, Finding, Level
-from moat.checks import candidates, evals, lengths, lock, models, pairs, tables, tasks, training_set
+from moat.agent_r.checkout import AgentCheckout
+from moat.checkout import Absent, Checkout, Finding, Findings, Level
+from moat.checks import (
+    agent_demonstrations,
+    agent_plays,
+    agent_revisions,
+    agent_tasks,
+    agent_training,
+    agent_trees,
+    agent_turns,
+    candidates,
+    evals,
+    lengths,
+    lock,
+    models,
+    pairs,
+    tables,
+    tasks,
+    training_set,
+)
+from moat.moat_checkout import MoatCheckout
+from moat.pipelines import is_agent_r
 
-CONTENTS: tuple[tuple[str, tuple[Check, ...]], ...] = (
+Check = Callable[[Any], Findings]  # of the checkout of its pipeline
+Contents = tuple[tuple[str, tuple[Check, ...]], ...]
+
+FILES: tuple[str, tuple[Check, ...]] = (
+    "Files",
     (
-        "Files",
-        (
-            tables.readable,
-            tables.sorted_by_key,
-            tables.counted,
-            lock.agrees,
-            tables.parents_there,
-            tables.made_from_these,
-            tables.changed_params,
-            tables.one_engine,
-            tables.known_rounds,
-        ),
+        tables.readable,
+        tables.sorted_by_key,
+        tables.counted,
+        lock.agrees,
+        tables.parents_there,
+        tables.made_from_these,
+        tables.changed_params,
+        tables.one_engine,
+        tables.known_rounds,
     ),
+)
+MODELS: tuple[str, tuple[Check, ...]] = (
+    "Models",
+    (models.complete, models.bases, models.tokenizers, models.weights, models.logs),
+)
+CONTENTS: Contents = (
+    FILES,
     (
         "Tasks and demonstrations",
         (tasks.ids, tasks.gold, tasks.gold_table, tasks.sources, tasks.decontaminated, tasks.demonstrations),
@@ -67,13 +96,64 @@ CONTENTS: tuple[tuple[str, tuple[Check, ...]], ...] = (
         "Evaluations",
         (evals.tasks, evals.outcomes, evals.grades, evals.samples, evals.controls),
     ),
-    (
-        "Models",
-        (models.complete, models.bases, models.tokenizers, models.weights, models.logs),
-    ),
+    MODELS,
     (
         "Tokens",
         (lengths.scored, lengths.trained),
+    ),
+)
+
+AGENT_CONTENTS: Contents = (
+    FILES,
+    (
+        "Tasks and demonstrations",
+        (
+            agent_tasks.apart,
+            agent_tasks.drawn,
+            agent_tasks.gold,
+            agent_demonstrations.shown,
+            agent_demonstrations.general,
+            agent_demonstrations.supervised,
+        ),
+    ),
+    (
+        "Turns",
+        (agent_turns.read_alike, agent_turns.played_again),
+    ),
+    (
+        "Trees of a round",
+        (
+            agent_trees.searched,
+            agent_trees.shape,
+            agent_trees.ends,
+            agent_trees.backed_up,
+            agent_trees.distinct,
+            agent_trees.costs,
+        ),
+    ),
+    (
+        "Judgements and revisions of a round",
+        (
+            agent_revisions.judged,
+            agent_revisions.labels,
+            agent_revisions.paired,
+            agent_revisions.turned,
+            agent_revisions.spliced,
+            agent_revisions.kept,
+        ),
+    ),
+    (
+        "Training set of a round",
+        (agent_training.rows, agent_training.weights),
+    ),
+    (
+        "Recovery set and evaluations",
+        (agent_plays.cuts, agent_plays.from_the_start, agent_plays.from_cuts, agent_plays.played),
+    ),
+    MODELS,
+    (
+        "Tokens",
+        (agent_training.lengths, agent_training.trained),
     ),
 )
 
@@ -121,21 +201,26 @@ def title(check: Check) -> str:
     return (check.__doc__ or check.__name__).splitlines()[0]
 
 
+def opened(root: Path) -> tuple[Checkout[Any], Contents]:
+    """The checkout of the pipeline in `root`, and what is checked of it. Raises as `Checkout`."""
+    return (AgentCheckout(root), AGENT_CONTENTS) if is_agent_r(root) else (MoatCheckout(root), CONTENTS)
+
+
 def verify(root: Path, begin: Callable[[str], None] = lambda title: None) -> Report:
-    """Run every check on the project in `root`; `begin` is told the title of each before it runs.
+    """Run every check on the pipeline in `root`; `begin` is told the title of each before it runs.
 
     Raises ParamsError for a params.yaml or dvc.lock that cannot be read, FileNotFoundError when there is nothing to check.
     """
-    checkout = Checkout(root)
+    checkout, contents = opened(root)
     missing = checkout.missing()
     n_there = len(checkout.schemas) + len(checkout.models) - len(missing)
     if not n_there:
         raise FileNotFoundError(f"no table and no model in {root}: `dvc repro` makes them, `dvc pull` fetches them")
-    return Report(list(_results(checkout, begin)), [str(path) for path in missing], n_there)
+    return Report(list(_results(checkout, contents, begin)), [str(path) for path in missing], n_there)
 
 
-def _results(checkout: Checkout, begin: Callable[[str], None]) -> Iterator[Result]:
-    for section, checks in CONTENTS:
+def _results(checkout: Checkout[Any], contents: Contents, begin: Callable[[str], None]) -> Iterator[Result]:
+    for section, checks in contents:
         for check in checks:
             begin(title(check))
             result = Result(section, title(check))

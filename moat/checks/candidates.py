@@ -7,7 +7,8 @@ import math
 import polars as pl
 
 from moat import layout
-from moat.checkout import Absent, Checkout, Findings, each_round
+from moat.checkout import Absent, Findings, each_round
+from moat.moat_checkout import MoatCheckout
 from moat.seeds import seed_of
 from moat.turns import subgoal_of
 
@@ -15,13 +16,13 @@ KEY = ["task_id", "k"]
 ENDED = ("stop", "length")
 
 
-def joined(checkout: Checkout, rows: pl.DataFrame) -> pl.DataFrame:
+def joined(checkout: MoatCheckout, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows with their training task's columns."""
     return rows.join(checkout.table(layout.TRAIN_TASKS), on="task_id", maintain_order="left")
 
 
 @each_round
-def k_per_task(checkout: Checkout, key: str) -> Findings:
+def k_per_task(checkout: MoatCheckout, key: str) -> Findings:
     """K candidates of every training task, numbered from 0, and of no other"""
     path, rows = layout.table("subgoals", key), checkout.round_table("subgoals", key)
     k = checkout.settings(path).sample.k
@@ -33,7 +34,7 @@ def k_per_task(checkout: Checkout, key: str) -> Findings:
 
 
 @each_round
-def samples(checkout: Checkout, key: str) -> Findings:
+def samples(checkout: MoatCheckout, key: str) -> Findings:
     """Seeds equal their formula; a candidate is dropped exactly when it is empty, was cut, or stops planning"""
     path, rows = layout.table("subgoals", key), checkout.round_table("subgoals", key)
     settings = checkout.settings(path)
@@ -75,7 +76,7 @@ def why_dropped(text: str, reason: str | None, turn: bool) -> str | None:
 
 
 @each_round
-def scores_and_acts_join(checkout: Checkout, key: str) -> Findings:
+def scores_and_acts_join(checkout: MoatCheckout, key: str) -> Findings:
     """Scores, actions and verdicts are of usable candidates, and the missing ones were counted as dropped"""
     candidates = checkout.round_table("subgoals", key)
     usable = candidates.filter(candidates["dropped"].is_null()).select(KEY)
@@ -105,7 +106,7 @@ def name_of(table: str, key: str) -> str:
 
 
 @each_round
-def perplexities(checkout: Checkout, key: str) -> Findings:
+def perplexities(checkout: MoatCheckout, key: str) -> Findings:
     """PPL = exp(NLL), NLL ≥ 0, and a task's gold actions count as many tokens for every candidate"""
     path, rows = layout.table("scores", key), checkout.round_table("scores", key)
     wrong = [
@@ -122,7 +123,7 @@ def perplexities(checkout: Checkout, key: str) -> Findings:
 
 
 @each_round
-def outcomes(checkout: Checkout, key: str) -> Findings:
+def outcomes(checkout: MoatCheckout, key: str) -> Findings:
     """Actions, executed again, come to the outcome and the answer that are stored"""
     path = layout.table("actions", key)
     rows = joined(checkout, checkout.round_table("actions", key))

@@ -9,15 +9,16 @@ from typing import Any
 import polars as pl
 
 from moat import layout
-from moat.checkout import Absent, Checkout, Findings
+from moat.checkout import Absent, Findings
 from moat.grading import grade
+from moat.moat_checkout import MoatCheckout
 from moat.sources.base import Metric
 from moat.turns import done
 
 COPIED = ("source", "trained", "metric", "text", "gold_actions", "gold_answer")
 
 
-def tasks(checkout: Checkout) -> Findings:
+def tasks(checkout: MoatCheckout) -> Findings:
     """One row for every evaluation task, with that task's question and gold"""
     asked = checkout.table(layout.EVAL_TASKS)
     for path, rows in present(checkout):
@@ -29,7 +30,7 @@ def tasks(checkout: Checkout) -> Findings:
         yield from checkout.rows(path, other, f"not as in {layout.EVAL_TASKS}")
 
 
-def outcomes(checkout: Checkout) -> Findings:
+def outcomes(checkout: MoatCheckout) -> Findings:
     """Actions, executed again, come to the outcome that is stored; success is `reached`"""
     asked = checkout.table(layout.EVAL_TASKS).drop("source", "trained", "text", "gold_actions", "gold_answer", "metric")
     for path, rows in present(checkout):
@@ -48,7 +49,7 @@ def outcomes(checkout: Checkout) -> Findings:
 UNPLAYED = ("turn_limit", "unanswered", "empty")  # outcomes of an episode that no last action decides
 
 
-def again(checkout: Checkout, row: dict[str, Any]) -> tuple[str, str | None] | None:
+def again(checkout: MoatCheckout, row: dict[str, Any]) -> tuple[str, str | None] | None:
     """Outcome and answer of an evaluation's actions that are executed again; None when they cannot be."""
     goal = checkout.goal(row)
     if goal is None or row["outcome"] == "unanswered" or (row["played"] and row["outcome"] in UNPLAYED):
@@ -59,7 +60,7 @@ def again(checkout: Checkout, row: dict[str, Any]) -> tuple[str, str | None] | N
     return checkout.came(last.actions, replace(goal, earlier=tuple(turn.actions for turn in before)))
 
 
-def grades(checkout: Checkout) -> Findings:
+def grades(checkout: MoatCheckout) -> Findings:
     """Answers, graded again by their metric, have the score, F1 and element that are stored"""
     for path, rows in present(checkout):
         other = []
@@ -75,7 +76,7 @@ def grades(checkout: Checkout) -> Findings:
         yield from checkout.rows(path, wrong, "score, f1 or element is not what the answer is worth")
 
 
-def samples(checkout: Checkout) -> Findings:
+def samples(checkout: MoatCheckout) -> Findings:
     """evaluate.samples sampled plans per task, each with an NLL"""
     for path, rows in present(checkout):
         n = checkout.settings(path).evaluate.samples
@@ -85,7 +86,7 @@ def samples(checkout: Checkout) -> Findings:
             yield from checkout.rows(path, rows.filter((rows[name] < 0).fill_null(False)), f"{name} is negative")
 
 
-def controls(checkout: Checkout) -> Findings:
+def controls(checkout: MoatCheckout) -> Findings:
     """The control gives every task the plan of another task of its source, each plan once"""
     for path, rows in present(checkout):
         sources = dict(rows.select("task_id", "source").iter_rows())
@@ -101,7 +102,7 @@ def controls(checkout: Checkout) -> Findings:
         yield from checkout.rows(path, rows.filter(rows["control_task_id"].is_duplicated()), "a plan is given to two tasks")
 
 
-def present(checkout: Checkout) -> list[tuple[Path, pl.DataFrame]]:
+def present(checkout: MoatCheckout) -> list[tuple[Path, pl.DataFrame]]:
     """The evaluations that are there. Raises Absent when none is."""
     found = []
     for key in checkout.evaluated:

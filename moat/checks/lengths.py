@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 import polars as pl
 
 from moat import layout
-from moat.checkout import Absent, Checkout, Findings, Level, each_round
+from moat.checkout import Absent, Findings, Level, each_round
 from moat.checks.candidates import KEY, joined
+from moat.checks.cards import card, unchanged, updates
 from moat.examples import OVER_LENGTH, gold_example
-from moat.layout import CARD
-from moat.params import Sft
-from moat.provenance import file_hashes
+from moat.moat_checkout import MoatCheckout
 from moat.tokens import Renderer, Role
 from moat.tools.docs import DOCS
 from moat.turns import history, subgoal_of
@@ -34,7 +32,7 @@ def length(renderer: Renderer, role: Role, row: dict[str, Any], answer: str) -> 
 
 
 def fitting(
-    checkout: Checkout, path: Path, role: Role, rows: pl.DataFrame, answers: Iterable[str], model: Path
+    checkout: MoatCheckout, path: Path, role: Role, rows: pl.DataFrame, answers: Iterable[str], model: Path
 ) -> pl.Series:
     """Which rows a model's training takes: those of at most max_length tokens, whichever of `answers` completes them."""
     renderer, limit = checkout.renderer(path), checkout.settings(model).max_length
@@ -45,7 +43,7 @@ def fitting(
 
 
 @each_round
-def scored(checkout: Checkout, key: str) -> Findings:
+def scored(checkout: MoatCheckout, key: str) -> Findings:
     """n_action_tokens are the gold actions' tokens; the candidates left without a score are those over max_length"""
     path, rows = layout.table("scores", key), checkout.round_table("scores", key)
     settings, renderer = checkout.settings(path), checkout.renderer(path)
@@ -72,7 +70,7 @@ def scored(checkout: Checkout, key: str) -> Findings:
         )
 
 
-def trained(checkout: Checkout) -> Findings:
+def trained(checkout: MoatCheckout) -> Findings:
     """A model was trained on the rows of its table that fit max_length, in the number of updates that they make"""
     checks = {layout.model(role, "0"): cold_start(checkout, role) for role in Role}
     checks |= {layout.model("planner", key): aligned(checkout, key) for key in checkout.rounds}
@@ -85,17 +83,18 @@ def trained(checkout: Checkout) -> Findings:
             yield from check
 
 
-def cold_start(checkout: Checkout, role: Role) -> Findings:
+def cold_start(checkout: MoatCheckout, role: Role) -> Findings:
     """Round 0: the role's demonstrations."""
     model, path = layout.model(role, "0"), layout.demos(role)
     rows = checkout.table(path)
     answer = "subgoals" if role is Role.PLANNER else "actions"
     fits = fitting(checkout, path, role, rows, [answer], model)
     yield from left_out(checkout, path, rows.filter(~fits), [answer], model)
-    yield from card(checkout, model, "cold_start", "rows", int(fits.sum()), None)
+    n = int(fits.sum())
+    yield from card(checkout, model, "cold_start", "rows", n, updates(n, checkout.settings(model).cold_start[role.value]))
 
 
-def aligned(checkout: Checkout, key: str) -> Findings:
+def aligned(checkout: MoatCheckout, key: str) -> Findings:
     """The planner of a round: its pairs, or its demonstrations under `mode: independent`."""
     model, path = layout.model("planner", key), layout.table("pairs", key)
     pairs, settings = checkout.table(path), checkout.settings(layout.model("planner", key))
@@ -114,7 +113,7 @@ def aligned(checkout: Checkout, key: str) -> Findings:
         yield from card(checkout, model, "align_planner", named, n, updates(n, settings.align))
 
 
-def tuned(checkout: Checkout, key: str) -> Findings:
+def tuned(checkout: MoatCheckout, key: str) -> Findings:
     """The grounder of a round: its training set, or its demonstrations under `mode: independent`."""
     model, path = layout.model("grounder", key), layout.table("sft", key)
     rows, settings = checkout.table(path), checkout.settings(layout.model("grounder", key))
@@ -129,12 +128,7 @@ def tuned(checkout: Checkout, key: str) -> Findings:
         yield from card(checkout, model, "train_grounder", "rows", n, updates(n, settings.train_grounder))
 
 
-def updates(rows: int, settings: Sft) -> int:
-    """Optimiser steps over `rows`: whole batches of an epoch, the last one smaller, times the epochs."""
-    return math.ceil(math.ceil(rows / settings.batch_size) * settings.epochs)
-
-
-def independent(checkout: Checkout, model: Path, stage: str, role: Role, joint: int) -> Findings:
+def independent(checkout: MoatCheckout, model: Path, stage: str, role: Role, joint: int) -> Findings:
     """A role that goes on with its own demonstrations, for a multiple of the joint run's updates."""
     path, settings = layout.demos(role), checkout.settings(model)
     answer = "subgoals" if role is Role.PLANNER else "actions"
@@ -142,29 +136,10 @@ def independent(checkout: Checkout, model: Path, stage: str, role: Role, joint: 
     yield from card(checkout, model, stage, "rows", n, joint * settings.independent.factor)
 
 
-def left_out(checkout: Checkout, path: Path, rows: pl.DataFrame, answers: list[str], model: Path) -> Findings:
+def left_out(checkout: MoatCheckout, path: Path, rows: pl.DataFrame, answers: list[str], model: Path) -> Findings:
     """Rows that a model's training cannot take: `answers` names the columns that hold what is to be answered."""
     limit = checkout.settings(model).max_length
     blank = pl.Series([not all(text.strip() for text in row) for row in rows.select(answers).iter_rows()], dtype=pl.Boolean)
     yield from checkout.rows(path, rows.filter(blank), "an empty answer, from which nothing can be learned", Level.WARNING)
     remedy = f"training leaves them out; raise max_length (now {limit}) if they matter"
     yield from checkout.rows(path, rows.filter(~blank), f"longer than max_length ({limit})", Level.WARNING, remedy)
-
-
-def card(checkout: Checkout, model: Path, stage: str, named: str, n: int, steps: int | None) -> Findings:
-    """moat.json against what was there to train on; `steps` None: those of the cold start."""
-    facts = checkout.facts(model)
-    for name, due in (("stage", stage), (named, n), ("updates", steps)):
-        if name == "updates" and steps is None:
-            due = updates(n, checkout.settings(model).cold_start[Role(model.parent.name).value])
-        if facts.get(name) != due:
-            yield checkout.fault(model, f"moat.json says {name}: {facts.get(name)}, the tables and parameters say {due}")
-
-
-def unchanged(checkout: Checkout, model: Path, key: str) -> Findings:
-    """A model that was not trained equals the one that it starts from, byte for byte."""
-    settings = checkout.settings(model)
-    start = model.parent / (checkout.params.rounds[key]["prev"] if settings.init_from == "previous" else "0")
-    before, after = (file_hashes(checkout.folder(path)) | {CARD: ""} for path in (start, model))
-    if before != after or checkout.facts(model).get("copy_of") != start.as_posix():
-        yield checkout.fault(model, f"it was not trained, and yet is not {start}")

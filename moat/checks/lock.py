@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from moat.checkout import Absent, Checkout, Findings
 
 
-def agrees(checkout: Checkout) -> Findings:
+def agrees(checkout: Checkout[Any]) -> Findings:
     """Every output that is there has the size and md5 that dvc.lock records"""
     if not checkout.lock:
         raise Absent

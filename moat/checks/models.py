@@ -30,7 +30,7 @@ class TornError(ValueError):
     """A safetensors file that is not whole."""
 
 
-def complete(checkout: Checkout) -> Findings:
+def complete(checkout: Checkout[Any]) -> Findings:
     """Every model has its config, all weights, a tokenizer and moat.json, and nothing that a trainer left"""
     for path in present(checkout):
         folder = checkout.root / path
@@ -76,7 +76,7 @@ def weight_files(folder: Path) -> list[str]:
         return [INDEX]
 
 
-def bases(checkout: Checkout) -> Findings:
+def bases(checkout: Checkout[Any]) -> Findings:
     """With lora.rank every model but the base is an adapter of that rank on this very base, else a whole model"""
     hashes: dict[tuple[Path, str | None], str] = {}
 
@@ -103,7 +103,7 @@ def bases(checkout: Checkout) -> Findings:
             continue
 
 
-def tokenizers(checkout: Checkout) -> Findings:
+def tokenizers(checkout: Checkout[Any]) -> Findings:
     """Every model has the base model's tokenizer, byte for byte"""
     base = checkout.folder(layout.BASE_MODEL)
     shared = [path for path in sorted(base.iterdir()) if path.name not in OWN and "safetensors" not in path.name]
@@ -118,7 +118,7 @@ def same(one: Path, other: Path) -> bool:
     return other.is_file() and one.read_bytes() == other.read_bytes()
 
 
-def weights(checkout: Checkout) -> Findings:
+def weights(checkout: Checkout[Any]) -> Findings:
     """Every tensor is whole, finite, and of the base model's name and shape"""
     shapes: dict[Path, dict[str, list[int]]] = {}
     for path in present(checkout):
@@ -206,7 +206,7 @@ def values_finite(values: np.ndarray[Any, Any]) -> bool:
     return True
 
 
-def logs(checkout: Checkout) -> Findings:
+def logs(checkout: Checkout[Any]) -> Findings:
     """A training log ends at the last update, and every figure in it is a number"""
     for path in present(checkout):
         facts = checkout.facts(path)
@@ -229,7 +229,7 @@ def finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def present(checkout: Checkout) -> list[Path]:
+def present(checkout: Checkout[Any]) -> list[Path]:
     """The model folders that are there. Raises Absent when none is."""
     found = [path for path in checkout.models if (checkout.root / path).is_dir()]
     if not found:

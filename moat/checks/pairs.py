@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 
 from moat import layout
-from moat.checkout import Checkout, Findings, each_round
+from moat.checkout import Findings, each_round
+from moat.moat_checkout import MoatCheckout
 from moat.pairs import ALL_EQUAL, GAP, NO_USABLE, NOT_FINITE, SAME_OUTCOME
 from moat.params import Pairs
 
@@ -17,7 +18,7 @@ SIDES = ("chosen", "rejected")
 Row = dict[str, Any]
 
 
-def by_task(checkout: Checkout, key: str) -> dict[str, list[Row]]:
+def by_task(checkout: MoatCheckout, key: str) -> dict[str, list[Row]]:
     """The scored candidates that say something, of each training task that has any, by k."""
     scored = checkout.round_table("subgoals", key).join(checkout.round_table("scores", key), on=KEY)
     acted = checkout.round_table("actions", key).select(*KEY, "outcome")
@@ -63,7 +64,7 @@ def best_and_worst(candidates: list[Row], settings: Pairs) -> tuple[int | None, 
 
 
 @each_round
-def one_per_task(checkout: Checkout, key: str) -> Findings:
+def one_per_task(checkout: MoatCheckout, key: str) -> Findings:
     """One row for every training task; a kept pair has one chosen and one rejected candidate"""
     path, rows = layout.table("pairs", key), checkout.round_table("pairs", key)
     tasks = checkout.table(layout.TRAIN_TASKS)
@@ -82,7 +83,7 @@ def one_per_task(checkout: Checkout, key: str) -> Findings:
 
 
 @each_round
-def as_scored(checkout: Checkout, key: str) -> Findings:
+def as_scored(checkout: MoatCheckout, key: str) -> Findings:
     """Plans, NLL and PPL of a pair are those of its candidates"""
     path, rows = layout.table("pairs", key), checkout.round_table("pairs", key)
     scored = checkout.round_table("subgoals", key).join(checkout.round_table("scores", key), on=KEY)
@@ -94,7 +95,7 @@ def as_scored(checkout: Checkout, key: str) -> Findings:
 
 
 @each_round
-def extremes(checkout: Checkout, key: str) -> Findings:
+def extremes(checkout: MoatCheckout, key: str) -> Findings:
     """chosen has the lowest and rejected the highest score of the distinct candidates; drops have the right reason"""
     path, rows = layout.table("pairs", key), checkout.round_table("pairs", key)
     settings, candidates = checkout.settings(path).pairs, by_task(checkout, key)
@@ -120,7 +121,7 @@ def extremes(checkout: Checkout, key: str) -> Findings:
 
 
 @each_round
-def gap(checkout: Checkout, key: str) -> Findings:
+def gap(checkout: MoatCheckout, key: str) -> Findings:
     """Every kept pair differs by pairs.min_gap at least, and a pair below it is dropped"""
     path, rows = layout.table("pairs", key), checkout.round_table("pairs", key)
     settings = checkout.settings(path).pairs

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from moat import layout
 from moat.checkout import Absent, Checkout, Findings, get
 from moat.params import PARAMS
 from moat.provenance import content_hash
-from moat.tokens import Role
 
 ENGINE = ("engine", "device", "dtype", "versions")
 
 
-def readable(checkout: Checkout) -> Findings:
+def readable(checkout: Checkout[Any]) -> Findings:
     """Every table has its schema's columns, types and version, and no key twice"""
     for path in checkout.schemas:
         try:
@@ -28,7 +25,7 @@ def readable(checkout: Checkout) -> Findings:
                 yield checkout.fault(path, checkout.unreadable[path])
 
 
-def sorted_by_key(checkout: Checkout) -> Findings:
+def sorted_by_key(checkout: Checkout[Any]) -> Findings:
     """Rows stand in the order of the key"""
     for path, schema, rows in checkout.present():
         keys = rows.select(schema.key)
@@ -37,12 +34,12 @@ def sorted_by_key(checkout: Checkout) -> Findings:
             yield from checkout.rows(path, moved, "not in the order of the key")
 
 
-def counted(checkout: Checkout) -> Findings:
+def counted(checkout: Checkout[Any]) -> Findings:
     """Rows in = rows kept + rows dropped by reason, and the rows are there"""
     for path, _, rows in checkout.present():
         counts = checkout.facts(path).get("counts")
         if counts is None:
-            if not _uncounted(path):
+            if not checkout.uncounted(path):
                 yield checkout.fault(path, "its metadata has no counts")
             continue
         try:
@@ -52,68 +49,12 @@ def counted(checkout: Checkout) -> Findings:
             continue
         if rows_in != kept + sum(dropped.values()):
             yield checkout.fault(path, f"its counts do not add up: {rows_in:,} in, {kept:,} kept, dropped {dropped}")
-        for name, said, there in expected_counts(checkout, path, rows, rows_in, kept, dropped):
+        for name, said, there in checkout.expected_counts(path, rows, rows_in, kept, dropped):
             if said != there:
                 yield checkout.fault(path, f"its counts say {name}: {said}, the tables say {there}")
 
 
-def _uncounted(path: Path) -> bool:
-    """Demonstrations and passages are written as they come, and round 0's pool is empty."""
-    return path.parent == layout.demos(Role.PLANNER).parent or path in (layout.PASSAGES, layout.table("pool", "0"))
-
-
-def expected_counts(
-    checkout: Checkout, path: Path, rows: pl.DataFrame, rows_in: int, kept: int, dropped: dict[str, int]
-) -> list[tuple[str, Any, Any]]:
-    """(what, as counted, as there) of one table; what cannot be known because a parent is missing is left out."""
-
-    def size(parent: Path) -> int | None:
-        try:
-            return len(checkout.table(parent))
-        except Absent:
-            return None
-
-    key, name = path.parent.name, path.stem
-    found: list[tuple[str, Any, Any]]
-    if path in (layout.TRAIN_TASKS, layout.EVAL_TASKS):
-        return [("kept", kept, len(rows))]
-    if path == layout.GOLD:
-        sizes = [size(layout.TRAIN_TASKS), size(layout.EVAL_TASKS)]
-        found = [("kept", kept, len(rows))]
-        return found if None in sizes else [*found, ("rows_in", rows_in, sum(n or 0 for n in sizes))]
-    if name in ("subgoals", "pairs"):
-        reasons = Counter(rows["dropped"].drop_nulls().to_list())
-        return [("rows_in", rows_in, len(rows)), ("dropped", dropped, dict(reasons))]
-    if name in ("scores", "actions"):
-        found = [("kept", kept, len(rows))]
-        try:
-            candidates = checkout.round_table("subgoals", key)
-        except Absent:
-            return found
-        unusable = int(candidates["dropped"].is_not_null().sum())
-        return [
-            *found,
-            ("rows_in", rows_in, len(candidates)),
-            ("unusable candidates", dropped.get("unusable candidate", 0), unusable),
-        ]
-    if name == "critiques":
-        acted = size(layout.table("actions", key))
-        return [("rows_in", rows_in, len(rows) if acted is None else acted)]
-    if name in ("sft", "pool"):
-        fresh = rows.filter((pl.col("origin") != "initial") & (pl.col("round") == int(key)))
-        judged = size(layout.table("critiques", key))
-        found = [("kept", kept, len(fresh))]
-        if name == "sft" and (initial := checkout.facts(path).get("initial")) is not None:
-            found.append(("initial", initial, len(rows.filter(pl.col("origin") == "initial"))))
-        return found if judged is None else [*found, ("rows_in", rows_in, judged)]
-    if name == "dynamics":
-        return [("kept", kept, len(rows))]
-    asked = size(layout.EVAL_TASKS)
-    found = [("kept", kept, len(rows))]
-    return found if asked is None else [*found, ("rows_in", rows_in, asked)]
-
-
-def parents_there(checkout: Checkout) -> Findings:
+def parents_there(checkout: Checkout[Any]) -> Findings:
     """What an artifact was made from is there too"""
     missing = {path for stage in checkout.stages.values() for path in data_deps(stage)}
     for path in sorted(path for path in missing if not (checkout.root / path).exists()):
@@ -127,7 +68,7 @@ def parents_there(checkout: Checkout) -> Findings:
             )
 
 
-def made_from_these(checkout: Checkout) -> Findings:
+def made_from_these(checkout: Checkout[Any]) -> Findings:
     """Every artifact was made from the tables and models that are here"""
     recorded = {Path(out["path"]): out.get("md5") for stage in checkout.stages.values() for out in stage.get("outs", [])}
     for name, stage in checkout.stages.items():
@@ -157,7 +98,7 @@ def data_deps(stage: dict[str, Any]) -> dict[Path, str]:
     return {path: md5 for path, md5 in found.items() if path.parts[0] in ("data", "models")}
 
 
-def changed_params(checkout: Checkout) -> Findings:
+def changed_params(checkout: Checkout[Any]) -> Findings:
     """Every artifact was made with the parameters of now"""
     for path in [*checkout.schemas, *checkout.models]:
         try:
@@ -178,7 +119,7 @@ def differing(key: str, then: Any, now: Any) -> list[str]:
     return [] if then == now else [f"{key} {then} ({PARAMS} now says {now})"]
 
 
-def one_engine(checkout: Checkout) -> Findings:
+def one_engine(checkout: Checkout[Any]) -> Findings:
     """All tables of a kind, and all models, were made by one engine; whatever an engine made, with one dtype and versions"""
     kinds: dict[str, dict[Path, dict[str, Any]]] = {}
     for path in [*checkout.schemas, *checkout.models]:
@@ -195,7 +136,7 @@ def one_engine(checkout: Checkout) -> Findings:
         yield from _others(checkout, made)
 
 
-def _others(checkout: Checkout, made: dict[Path, dict[str, Any]]) -> Findings:
+def _others(checkout: Checkout[Any], made: dict[Path, dict[str, Any]]) -> Findings:
     """Artifacts that are alike, but not made like most of them."""
     alike: dict[str, list[Path]] = {}
     for path, own in made.items():
@@ -213,10 +154,10 @@ def _others(checkout: Checkout, made: dict[Path, dict[str, Any]]) -> Findings:
             )
 
 
-def known_rounds(checkout: Checkout) -> Findings:
+def known_rounds(checkout: Checkout[Any]) -> Findings:
     """No file is left of a round that params.yaml does not have"""
-    rounds = {"0", *checkout.rounds}
-    for pattern in ("data/rounds/*", "data/evals/*.parquet", *(f"models/{role}/*" for role in Role)):
+    rounds, of_models = {"0", *checkout.rounds}, [f"models/{role}/*" for role in checkout.roles]
+    for pattern in ("data/rounds/*", "data/evals/*.parquet", "data/recoveries/*.parquet", *of_models):
         for path in sorted(checkout.root.glob(pattern)):
             if path.stem.isdigit() and path.stem not in rounds:
                 yield checkout.warning(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from moat import layout
-from moat.checkout import Absent, Checkout, Findings
+from moat.checkout import Absent, Findings
+from moat.moat_checkout import MoatCheckout
 from moat.seeds import content_id
 from moat.tokens import Role
 
@@ -18,7 +19,7 @@ def normalised(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def ids(checkout: Checkout) -> Findings:
+def ids(checkout: MoatCheckout) -> Findings:
     """Task and demonstration ids are those of their content"""
     for path in SPLITS:
         rows = checkout.table(path)
@@ -37,7 +38,7 @@ def ids(checkout: Checkout) -> Findings:
             yield checkout.fault(path, f"its metadata says that it holds the {said}'s demonstrations")
 
 
-def gold(checkout: Checkout) -> Findings:
+def gold(checkout: MoatCheckout) -> Findings:
     """Gold actions, executed, reach the gold answer"""
     for path in SPLITS:
         rows = checkout.table(path)
@@ -48,7 +49,7 @@ def gold(checkout: Checkout) -> Findings:
         )
 
 
-def gold_table(checkout: Checkout) -> Findings:
+def gold_table(checkout: MoatCheckout) -> Findings:
     """The gold table has a row for every task, with what its gold actions come to"""
     rows = checkout.table(layout.GOLD)
     columns = ("source", "domain", "metric", "turn", "turns", "gold_actions", "gold_answer", "context")
@@ -65,7 +66,7 @@ def gold_table(checkout: Checkout) -> Findings:
     yield from checkout.rows(layout.GOLD, wrong, "outcome or answer is not what the gold actions come to")
 
 
-def reach(checkout: Checkout, rows: pl.DataFrame, actions: str) -> pl.Series:
+def reach(checkout: MoatCheckout, rows: pl.DataFrame, actions: str) -> pl.Series:
     """For each task row, whether the actions in its column `actions` run and come to its answer (or cannot be run here)."""
     found = []
     for row in rows.iter_rows(named=True):
@@ -74,7 +75,7 @@ def reach(checkout: Checkout, rows: pl.DataFrame, actions: str) -> pl.Series:
     return pl.Series("reach", found, dtype=pl.Boolean)
 
 
-def sources(checkout: Checkout) -> Findings:
+def sources(checkout: MoatCheckout) -> Findings:
     """Every row is of a source in params.yaml, and no held-out source is trained on"""
     for path in (*SPLITS, *DEMOS):
         try:
@@ -90,7 +91,7 @@ def sources(checkout: Checkout) -> Findings:
             yield from checkout.rows(path, wrong, "`trained` is not what params.yaml says of the source")
 
 
-def decontaminated(checkout: Checkout) -> Findings:
+def decontaminated(checkout: MoatCheckout) -> Findings:
     """No question stands both in evaluation and in training tasks or demonstrations"""
     asked = {normalised(text) for text in checkout.table(layout.EVAL_TASKS)["text"]}
     for path in (layout.TRAIN_TASKS, *DEMOS):
@@ -104,7 +105,7 @@ def decontaminated(checkout: Checkout) -> Findings:
         )
 
 
-def demonstrations(checkout: Checkout) -> Findings:
+def demonstrations(checkout: MoatCheckout) -> Findings:
     """A demonstration of a training task has that task's question, domain and gold actions"""
     tasks = checkout.table(layout.TRAIN_TASKS).select("task_id", "source", "domain", "text", actions="gold_actions")
     for path in DEMOS:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from moat import layout
-from moat.checkout import Checkout, Findings, each_round
+from moat.checkout import Findings, each_round
 from moat.checks.candidates import joined
 from moat.checks.tasks import reach
+from moat.moat_checkout import MoatCheckout
 
 KEY = ["task_id", "k"]
 ORIGIN = {"accept": "accepted", "correct": "corrected"}
@@ -16,7 +17,7 @@ CONTENT = ["task_id", "source", "domain", "text", "turn", "subgoals", "actions"]
 
 
 @each_round
-def verdicts(checkout: Checkout, key: str) -> Findings:
+def verdicts(checkout: MoatCheckout, key: str) -> Findings:
     """Verdicts are those that the critic's rule gives; what was cut at the token limit is never accepted"""
     path = layout.table("critiques", key)
     critic = checkout.settings(path).critic
@@ -38,7 +39,7 @@ def verdicts(checkout: Checkout, key: str) -> Findings:
 
 
 @each_round
-def corrections(checkout: Checkout, key: str) -> Findings:
+def corrections(checkout: MoatCheckout, key: str) -> Findings:
     """Corrected actions stand with the verdict correct alone, and reach the gold answer"""
     path, rows = layout.table("critiques", key), checkout.round_table("critiques", key)
     wrong = (rows["verdict"] == "correct") != rows["corrected_actions"].is_not_null()
@@ -50,7 +51,7 @@ def corrections(checkout: Checkout, key: str) -> Findings:
     yield from checkout.rows(path, missing, "corrected actions miss the gold answer")
 
 
-def fresh(checkout: Checkout, key: str) -> pl.DataFrame:
+def fresh(checkout: MoatCheckout, key: str) -> pl.DataFrame:
     """The rows that a round's candidates must give, worked out again from verdicts, actions and plans."""
     rows = (
         checkout.round_table("critiques", key)
@@ -72,7 +73,7 @@ def fresh(checkout: Checkout, key: str) -> pl.DataFrame:
 
 
 @each_round
-def candidates(checkout: Checkout, key: str) -> Findings:
+def candidates(checkout: MoatCheckout, key: str) -> Findings:
     """The training set holds accepted and corrected candidates, all of them, and no other"""
     path, pool_path = layout.table("sft", key), layout.table("pool", key)
     made, pool = fresh(checkout, key), checkout.table(pool_path)
@@ -92,7 +93,7 @@ def candidates(checkout: Checkout, key: str) -> Findings:
 
 
 @each_round
-def initial(checkout: Checkout, key: str) -> Findings:
+def initial(checkout: MoatCheckout, key: str) -> Findings:
     """Initial rows are demonstrations, under their own ids, none drawn twice before all were drawn"""
     path, rows = layout.table("sft", key), checkout.round_table("sft", key)
     demos = checkout.table(layout.demos("grounder"))
@@ -122,7 +123,7 @@ def initial(checkout: Checkout, key: str) -> Findings:
 
 
 @each_round
-def ratio(checkout: Checkout, key: str) -> Findings:
+def ratio(checkout: MoatCheckout, key: str) -> Findings:
     """mix.initial_ratio initial rows for each candidate, per task source"""
     path, rows = layout.table("sft", key), checkout.round_table("sft", key)
     share = checkout.settings(path).mix.initial_ratio

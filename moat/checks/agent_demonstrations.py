@@ -1,0 +1,108 @@
+"""What Agent-R's actor is shown before any search, and what in it is learned from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from moat import layout
+from moat.agent_r.checkout import DEMOS, GENERAL, AgentCheckout, Row
+from moat.agent_r.demonstrations import gold_row, played
+from moat.agent_r.judges import OPENING, QUESTION, SAID, label_text
+from moat.agent_r.turns import read
+from moat.checkout import Absent, Findings
+from moat.environments.base import EpisodeError
+from moat.react import Several
+
+LABELS = {label_text(label) for label in SAID}
+JUDGED = re.compile(r"judged/(.+)/([0-9]+)")
+
+
+def supervised(checkout: AgentCheckout) -> Findings:
+    """In demonstrations and training sets the actor's side alone is learned from, and something of it is"""
+    looked = False
+    for path in (DEMOS, GENERAL, *(layout.table("sft", key) for key in checkout.rounds)):
+        try:
+            rows = checkout.table(path)
+        except Absent:
+            continue
+        looked = True
+        yield from checkout.each(path, rows, [mask(*row) for row in rows.select("texts", "supervised").iter_rows()])
+    if not looked:
+        raise Absent
+
+
+def mask(texts: Sequence[str], learned: Sequence[bool]) -> str | None:
+    """What is wrong with what is learned from a conversation."""
+    if len(texts) != len(learned) or not texts or len(texts) % 2:
+        return "its texts are not in turns of two sides, each with its mark whether it is learned from"
+    if any(learned[::2]):
+        return "what the environment's side says is learned from"
+    return None if any(learned) else "nothing of it is learned from"
+
+
+def shown(checkout: AgentCheckout) -> Findings:
+    """Every demonstrated task is shown once, by its gold actions; what is judged of it is a step with one label"""
+    rows, goals = checkout.table(DEMOS), checkout.goals(layout.TRAIN_TASKS)
+    demonstrated = {task: goal for task, goal in goals.items() if goal["demonstrated"]}
+    settings = checkout.settings(DEMOS)
+    told: list[str | None] = []
+    for row in rows.iter_rows(named=True):
+        goal = demonstrated.get(row["task_id"])
+        if goal is None:
+            told.append("its task is no demonstrated one")
+        elif row["environment"] != goal["environment"] or not (row["texts"] or [""])[0].startswith(
+            goal["instruction"] + goal["first"]
+        ):
+            told.append("it does not begin with its task's environment, instruction and first observation")
+        elif row["origin"] == "gold":
+            told.append(as_gold(checkout, row, goal))
+        else:
+            told.append(as_judged(row, settings.cold_start.judged))
+    yield from checkout.each(DEMOS, rows, told)
+    lacking = sorted(set(demonstrated) - set(rows.filter(origin="gold")["task_id"]))
+    if lacking:
+        yield checkout.fault(DEMOS, f"{len(lacking):,} demonstrated tasks are not shown, the first {lacking[0]}")
+
+
+def as_gold(checkout: AgentCheckout, row: Row, goal: Row) -> str | None:
+    """What is wrong with a gold trajectory."""
+    texts = row["texts"]
+    if row["row_id"] != f"gold/{goal['task_id']}":
+        return "row_id is not gold/TASK"
+    if [read(text, Several.LAST, None).action for text in texts[1::2]] != goal["gold"]:
+        return "its actions are not its task's gold actions"
+    world = checkout.world(layout.TRAIN_TASKS, goal["environment"])
+    if world is None:
+        return None
+    try:
+        first, turns = played(world, goal["task_id"], goal["gold"])
+    except EpisodeError:
+        return "the environment has no such task"
+    again = gold_row(goal["environment"], goal["instruction"], first, turns, goal["task_id"])
+    return None if again == row else "played again, its gold actions are answered otherwise"
+
+
+def as_judged(row: Row, count: int) -> str | None:
+    """What is wrong with a judged step."""
+    named = JUDGED.fullmatch(row["row_id"])
+    if row["origin"] != "judged" or not named or named[1] != row["task_id"] or int(named[2]) >= count:
+        return "neither gold nor judged, or not under such a row_id"
+    asked, *said = row["texts"]
+    if OPENING not in asked or not asked.endswith(QUESTION) or len(said) != 1 or said[0] not in LABELS:
+        return "it is no question about a step with one label"
+    return None
+
+
+def general(checkout: AgentCheckout) -> Findings:
+    """General conversations are of no task, and every turn of their second side is learned from"""
+    rows = checkout.table(GENERAL)
+    told = [
+        None
+        if (row["origin"], row["task_id"], row["environment"]) == ("general", None, "general")
+        and row["row_id"].startswith("general/")
+        and row["supervised"] == [bool(place % 2) for place in range(len(row["texts"]))]
+        else "it is not as a general conversation is"
+        for row in rows.iter_rows(named=True)
+    ]
+    yield from checkout.each(GENERAL, rows, told)
