@@ -72,17 +72,45 @@ def faults(*more: type[Exception]) -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
+Pipeline = Annotated[
+    str, typer.Option("--pipeline", help="moat or agent_r; by default the one whose folder is around the current one.")
+]
+
+
+def pipeline_folder(pipeline: str = "") -> Path:
+    """A pipeline's folder: the one around the current folder, or the named one of its project.
+
+    Raises FileNotFoundError outside of a project, ParamsError for a name that is none.
+    """
+    from moat.pipelines import folder
+
+    return folder(Path.cwd(), pipeline)
+
+
 def project() -> Path:
-    """The folder of the project around the current one. Raises FileNotFoundError."""
-    from moat.launch import find_root
+    """The project's folder, for what MOAT's pipeline alone has.
 
-    return find_root(Path.cwd())
+    Raises FileNotFoundError outside of a project, ParamsError inside of Agent-R's pipeline.
+    """
+    from moat.params import ParamsError
+    from moat.pipelines import is_agent_r
+
+    found = pipeline_folder()
+    if is_agent_r(found):
+        raise ParamsError(
+            f"{found} is Agent-R's pipeline, and this command is of MOAT's alone: run it from the folder above"
+        )
+    return found
 
 
-def agent_pipeline() -> Path:
-    """The folder of Agent-R's pipeline, from the project's root or from inside it. Raises FileNotFoundError."""
-    root = project()
-    return root / "agent_r" if (root / "agent_r" / "params.yaml").is_file() else root
+def away(root: Path) -> bool:
+    """Whether a pipeline's folder is not the one around the current folder, where paths and commands would mean others."""
+    return pipeline_folder() != root
+
+
+def repro(root: Path) -> str:
+    """The command that runs a pipeline."""
+    return f"dvc repro -R {root.name}" if away(root) else "dvc repro"
 
 
 def print_json(value: object) -> None:
@@ -101,7 +129,7 @@ def _finite(value: object) -> object:
 
 
 @app.command()
-def status() -> None:
+def status(pipeline: Pipeline = "") -> None:
     """Say which artifacts each round has, and what `dvc repro` would run now and why.
 
     Tables show their number of rows. Exit status 1 when DVC can not answer.
@@ -109,16 +137,17 @@ def status() -> None:
     Example: `moat status`
     """
     from moat import layout, params
-    from moat.status import ABSENT, ARTIFACTS, artifacts, dvc_status, folder, reasons, recorded, rows_in
+    from moat.pipelines import is_agent_r, settings_of
+    from moat.status import ABSENT, AGENT_R, MOAT, artifacts, dvc_status, folder, reasons, recorded, rows_in
 
     out = console()
     with faults():
-        root = project()
-        settings = params.load(root / params.PARAMS)
+        root = pipeline_folder(pipeline)
+        kinds = AGENT_R if is_agent_r(root) else MOAT
+        settings = params.load_as(root / params.PARAMS, settings_of(root))
         keys = sorted(settings.evaluated, key=int)
         shared = [
-            f"training tasks {rows_in(root / layout.TRAIN_TASKS)}",
-            f"evaluation tasks {rows_in(root / layout.EVAL_TASKS)}",
+            *(f"{name} {rows_in(root / path)}" for name, path in kinds.once.items()),
             f"base model {folder(root / layout.BASE_MODEL)}",
             *(f"{path} {'yes' if (root / path).is_file() else ABSENT}" for path in (layout.METRICS, layout.REPORT)),
         ]
@@ -128,8 +157,8 @@ def status() -> None:
         columns = []
         for key in keys:
             table.add_column("cold start" if key == "0" else f"round {key}", justify="right")
-            columns.append(artifacts(root, key))
-        for name in ARTIFACTS:
+            columns.append(artifacts(root, key, kinds))
+        for name in kinds.names:
             table.add_row(name, *(column[name] for column in columns))
         out.print(table)
         changes = dvc_status(root)
@@ -137,7 +166,7 @@ def status() -> None:
     if not changes:
         out.print("Nothing to run: every stage is up to date.")
         return
-    out.print(f"`dvc repro` would run {len(changes)} stage(s), and those after them whose inputs then differ:")
+    out.print(f"`{repro(root)}` would run {len(changes)} stage(s), and those after them whose inputs then differ:")
     waiting = Table(box=None, show_header=False, pad_edge=False)
     for name, found in changes.items():
         waiting.add_row(f"  {escape(name)}", escape(reasons(found, name in done)))
@@ -146,26 +175,44 @@ def status() -> None:
 
 @app.command()
 def trace(
-    key: Annotated[str, typer.Argument(help="A task_id, task_id/k, a demo_id, or a row_id of a training set.")],
+    key: Annotated[
+        str, typer.Argument(help="A task_id, task_id/k, a demo_id, or a row_id of a training set; of Agent-R also a cut.")
+    ],
     round: Annotated[str | None, typer.Option(help="The round; by default the last that has the key.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+    pipeline: Pipeline = "",
 ) -> None:
     """Tell the story of a trained row: task, candidates, pair, verdict, training set, models.
+
+    Of Agent-R: task, tree, the bad and the good path, judgements, splice, training set, model, and how that model fares.
 
     Example: `moat trace 0f3c5a7b9d1e2f40/3`
     """
     from moat import params
+    from moat.pipelines import is_agent_r
     from moat.tables import TableError
-    from moat.trace import TraceError, Tracer, show
+    from moat.trace import TraceError
 
     with faults(TableError, TraceError):
-        root = project()
-        story = Tracer(root, params.load(root / params.PARAMS)).trace(key, round)
-    print_json(story) if json else show(story, console())
+        root = pipeline_folder(pipeline)
+        if is_agent_r(root):
+            from moat.agent_r.params import AgentParams
+            from moat.agent_r.tracing import AgentTracer
+            from moat.agent_r.tracing import show as show_agent
+
+            story = AgentTracer(root, params.load_as(root / params.PARAMS, AgentParams)).trace(key, round)
+            tell = show_agent
+        else:
+            from moat.trace import Tracer, show
+
+            story, tell = Tracer(root, params.load(root / params.PARAMS)).trace(key, round), show
+    print_json(story) if json else tell(story, console())
 
 
 @app.command()
-def verify(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+def verify(
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False, pipeline: Pipeline = ""
+) -> None:
     """Check every table and model against what the method and the records say of it.
 
     Exit status 1 with a list (file, what, remedy) when something is wrong; warnings alone leave it 0.
@@ -177,8 +224,11 @@ def verify(json: Annotated[bool, typer.Option("--json", help="Print the findings
     from moat.verify import verify as run
 
     with faults(), Console(stderr=True).status("reading") as spinner:
-        report = run(project(), lambda title: spinner.update(escape(title)))
+        root = pipeline_folder(pipeline)
+        report = run(root, lambda title: spinner.update(escape(title)))
     print_json(report.to_json()) if json else show(report, console())
+    if away(root) and not json:
+        console().print(f"paths and commands are from {escape(str(root))}", soft_wrap=True)
     if report.found(Level.FAULT):
         raise typer.Exit(1)
 
@@ -188,6 +238,7 @@ def show_tree(
     task: Annotated[str, typer.Argument(help="A task that a round of Agent-R searched, as textcraft/oak_sign.")],
     round: Annotated[str | None, typer.Option(help="The round; by default the last that has the task.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the tree to this file too, as a page.")] = None,
+    pipeline: Pipeline = "agent_r",
 ) -> None:
     """Draw a search tree of Agent-R: actions, observations, rewards, visits, and the pairs that revision made of it.
 
@@ -198,7 +249,7 @@ def show_tree(
     from moat.tables import TableError
 
     with faults(NoTreeError, TableError):
-        drawing = find(agent_pipeline(), task, round)
+        drawing = find(pipeline_folder(pipeline), task, round)
         if html is not None:
             _new_file(html)
             publish_text(html, page(drawing))
@@ -208,9 +259,10 @@ def show_tree(
 
 @app.command()
 def export(
-    role: Annotated[str, typer.Argument(help="planner or grounder.")],
+    role: Annotated[str, typer.Argument(help="planner or grounder; actor of Agent-R.")],
     out: Annotated[Path, typer.Option(help="The folder to write, which must not exist.")],
     round: Annotated[str, typer.Argument(help="The round (0: the cold start); by default the last one.")] = "",
+    pipeline: Pipeline = "",
 ) -> None:
     """Write a round's model as a folder that stands alone: an adapter merged into its base, a whole model as it is.
 
@@ -220,12 +272,15 @@ def export(
     """
     from moat import params
     from moat.export import export as run
+    from moat.pipelines import is_agent_r, settings_of
+    from moat.status import AGENT_R, MOAT
 
     with faults():
-        if role not in ("planner", "grounder"):
-            raise typer.BadParameter(f"no role {role!r}: planner or grounder", param_hint="ROLE")
-        root, out = project(), Path(abspath(expanduser(out)))
-        known = sorted(params.load(root / params.PARAMS).evaluated, key=int)
+        root, out = pipeline_folder(pipeline), Path(abspath(expanduser(out)))
+        roles = (AGENT_R if is_agent_r(root) else MOAT).models
+        if role not in roles:
+            raise typer.BadParameter(f"no role {role!r}: {' or '.join(roles)}", param_hint="ROLE")
+        known = sorted(params.load_as(root / params.PARAMS, settings_of(root)).evaluated, key=int)
         key = round or known[-1]
         if key not in known:
             raise typer.BadParameter(f"no round {key!r}: params.yaml has {', '.join(known)}", param_hint="ROUND")
@@ -274,7 +329,7 @@ def plan_run(
 
 
 @profile.command("list")
-def profile_list() -> None:
+def profile_list(pipeline: Pipeline = "") -> None:
     """List the profiles, and mark those whose values params.yaml has.
 
     Example: `moat profile list`
@@ -284,7 +339,7 @@ def profile_list() -> None:
 
     out = console()
     with faults():
-        root = project()
+        root = pipeline_folder(pipeline)
         current = profiles.plain(root / PARAMS)
         table = Table(box=None, show_header=False, pad_edge=False)
         for name in profiles.names(root):
@@ -295,7 +350,9 @@ def profile_list() -> None:
 
 
 @profile.command("use")
-def profile_use(name: Annotated[str, typer.Argument(help="A file of profiles/, without .yaml.")]) -> None:
+def profile_use(
+    name: Annotated[str, typer.Argument(help="A file of profiles/, without .yaml.")], pipeline: Pipeline = ""
+) -> None:
     """Write a profile's values into params.yaml; its comments, quotes and anchors stay.
 
     Example: `moat profile use tiny`
@@ -304,12 +361,13 @@ def profile_use(name: Annotated[str, typer.Argument(help="A file of profiles/, w
     from moat.params import PARAMS
 
     with faults():
-        root = project()
+        root = pipeline_folder(pipeline)
         changed = profiles.use(root, name, root / PARAMS)
+        file = f"{root.name}/{PARAMS}" if away(root) else PARAMS
     console().print(
-        f"{PARAMS} now has the values of {escape(name)}: `dvc repro` runs what they change"
+        f"{file} now has the values of {escape(name)}: `{repro(root)}` runs what they change"
         if changed
-        else f"{PARAMS} had the values of {escape(name)} already",
+        else f"{file} had the values of {escape(name)} already",
         soft_wrap=True,
     )
 
@@ -319,6 +377,7 @@ def profile_show(
     name: Annotated[
         str, typer.Argument(help="A file of profiles/, without .yaml; by default the one params.yaml has.")
     ] = "",
+    pipeline: Pipeline = "",
 ) -> None:
     """Print a profile with its comments; without a name, say which one params.yaml has, and what differs from it.
 
@@ -328,7 +387,7 @@ def profile_show(
     from moat.params import PARAMS, read_text
 
     with faults():
-        root = project()
+        root = pipeline_folder(pipeline)
         if name:
             typer.echo(read_text(profiles.path_of(root, name)), nl=False)
             return
@@ -351,6 +410,7 @@ def profile_diff(
     one: Annotated[str, typer.Argument(help="A file of profiles/, without .yaml.")],
     other: Annotated[str, typer.Argument(help="Another; by default params.yaml.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
+    pipeline: Pipeline = "",
 ) -> None:
     """Print the settings in which a profile and another (or params.yaml) differ; exit status 1 when there are any.
 
@@ -360,7 +420,7 @@ def profile_diff(
     from moat.params import PARAMS
 
     with faults():
-        root = project()
+        root = pipeline_folder(pipeline)
         second = profiles.path_of(root, other) if other else root / PARAMS
         found = profiles.differences(profiles.plain(profiles.path_of(root, one)), profiles.plain(second))
     if json:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,40 @@ import psutil
 
 from moat import adapters, layout
 
-TABLES = ("subgoals", "scores", "actions", "pairs", "critiques", "sft", "dynamics")
-MODELS = ("planner", "grounder")
-ARTIFACTS = (*TABLES, *MODELS, "eval")
 ABSENT = "–"
 SHOWN = 4  # reasons of one kind that are listed before "and n more"
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What a pipeline makes: in a round its tables, after it its models, of it its evaluations (by name); and `once`, tables
+    that are made once, by what they hold.
+    """
+
+    tables: tuple[str, ...]
+    models: tuple[str, ...]
+    evaluations: Mapping[str, Callable[[str], Path]]
+    once: Mapping[str, Path]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The artifacts of a round, in the order of a status."""
+        return (*self.tables, *self.models, *self.evaluations)
+
+
+TASKS = {"training tasks": layout.TRAIN_TASKS, "evaluation tasks": layout.EVAL_TASKS}
+MOAT = Kinds(
+    tables=("subgoals", "scores", "actions", "pairs", "critiques", "sft", "dynamics"),
+    models=("planner", "grounder"),
+    evaluations={"eval": layout.evals},
+    once=TASKS,
+)
+AGENT_R = Kinds(
+    tables=("nodes", "trees", "judgements", "revisions", "sft"),
+    models=("actor",),
+    evaluations={"evals": layout.evals, "recoveries": layout.recoveries},
+    once=TASKS | {"recovery set": layout.RECOVERY},
+)
 
 
 class StatusError(RuntimeError):
@@ -49,11 +79,11 @@ def folder(path: Path) -> str:
     return "yes" if any(path.glob("*.safetensors")) else "no weights"
 
 
-def artifacts(root: Path, key: str) -> dict[str, str]:
-    """State of each of ARTIFACTS in a round; empty where the round (the cold start) has no such thing."""
-    found = {name: "" if key == "0" else rows_in(root / layout.table(name, key)) for name in TABLES}
-    found |= {role: folder(root / layout.model(role, key)) for role in MODELS}
-    return found | {"eval": rows_in(root / layout.evals(key))}
+def artifacts(root: Path, key: str, kinds: Kinds = MOAT) -> dict[str, str]:
+    """State of each of a round's artifacts; empty where the round (the cold start) has no such thing."""
+    found = {name: "" if key == "0" else rows_in(root / layout.table(name, key)) for name in kinds.tables}
+    found |= {role: folder(root / layout.model(role, key)) for role in kinds.models}
+    return found | {name: rows_in(root / path(key)) for name, path in kinds.evaluations.items()}
 
 
 def running(dvc_folder: Path) -> set[int]:

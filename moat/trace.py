@@ -55,21 +55,12 @@ class Key:
     round: str | None = None
 
 
-class Tracer:
-    """Looks up keys in the project in `root`."""
+class Lookup:
+    """Reads tables and models' cards of the pipeline in `root`, each once."""
 
-    def __init__(self, root: Path, params: Params) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.params = params
-        self.rounds = sorted(params.rounds, key=int)
         self._read: dict[Path, pl.DataFrame] = {}
-
-    @property
-    def trains(self) -> bool:
-        """Whether the rounds' pairs and training sets train; under `mode: independent` they only set the updates' number."""
-        return self.params.mode == "joint"
-
-    # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, schema: Table, path: Path) -> pl.DataFrame:
         """A table, once. Raises FileNotFoundError or TableError as `Table.read`."""
@@ -82,6 +73,36 @@ class Tracer:
         if not (self.root / path).exists():
             return []
         return self.read(schema, path).filter(**where).to_dicts()
+
+    def models(self, paths: Iterable[Path]) -> list[Row]:
+        """The models, each once, with what moat.json says of their training, without its log."""
+        found = []
+        for path in dict.fromkeys(paths):
+            card: Row = {}
+            try:
+                card = json.loads((self.root / path / "moat.json").read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                pass
+            except ValueError as error:
+                raise TraceError(f"{path}/moat.json is not JSON ({error}): `dvc checkout {path}`") from error
+            on = str(layout.BASE_MODEL) if (self.root / path / CONFIG).is_file() else None
+            own = {name: value for name, value in card.items() if name != "log"}
+            found.append({"path": str(path), "there": bool(card), "adapter_of": on} | own)
+        return found
+
+
+class Tracer(Lookup):
+    """Looks up keys in the project in `root`."""
+
+    def __init__(self, root: Path, params: Params) -> None:
+        super().__init__(root)
+        self.params = params
+        self.rounds = sorted(params.rounds, key=int)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the rounds' pairs and training sets train; under `mode: independent` they only set the updates' number."""
+        return self.params.mode == "joint"
 
     @cached_property
     def tasks(self) -> pl.DataFrame:
@@ -246,22 +267,6 @@ class Tracer:
             "models": self.models(trained),
         }
 
-    def models(self, paths: Iterable[Path]) -> list[Row]:
-        """The models, each once, with what moat.json says of their training, without its log."""
-        found = []
-        for path in dict.fromkeys(paths):
-            card: Row = {}
-            try:
-                card = json.loads((self.root / path / "moat.json").read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                pass
-            except ValueError as error:
-                raise TraceError(f"{path}/moat.json is not JSON ({error}): `dvc checkout {path}`") from error
-            on = str(layout.BASE_MODEL) if (self.root / path / CONFIG).is_file() else None
-            own = {name: value for name, value in card.items() if name != "log"}
-            found.append({"path": str(path), "there": bool(card), "adapter_of": on} | own)
-        return found
-
 
 # --- the screen -------------------------------------------------------------------------------------------------------
 
@@ -275,12 +280,12 @@ def show(story: Row, out: Console) -> None:
     note = (
         "" if story["trains"] else "of the sets that joint training would use: under mode: independent they trained nothing"
     )
-    _head(out, "Training rows", note if story["training_rows"] else "none")
+    head(out, "Training rows", note if story["training_rows"] else "none")
     for row in story["training_rows"]:
-        _line(out, f"{escape(row['row_id'])} [dim]in {layout.table('sft', row['set'])}[/]")
-    _head(out, "Models", "" if story["models"] else "none was trained on it")
+        line(out, f"{escape(row['row_id'])} [dim]in {layout.table('sft', row['set'])}[/]")
+    head(out, "Models", "" if story["models"] else "none was trained on it")
     for model in story["models"]:
-        _line(out, f"{model['path']} [dim]{escape(trained_on(model))}[/]")
+        line(out, f"{model['path']} [dim]{escape(trained_on(model))}[/]")
 
 
 def trained_on(model: Row) -> str:
@@ -292,20 +297,23 @@ def trained_on(model: Row) -> str:
     return f"by {model.get('stage')}: {of}, {model.get('updates', 0):,} updates{on}"
 
 
-def _head(out: Console, name: str, note: str = "") -> None:
+def head(out: Console, name: str, note: str = "") -> None:
+    """Print a heading, with what is to be noted of it."""
     out.print()
     out.print(f"[bold]{name}[/]" + (f"  [dim]{escape(note)}[/]" if note else ""))
 
 
-def _line(out: Console, markup: str) -> None:
+def line(out: Console, markup: str) -> None:
+    """Print an indented line."""
     out.print(Padding(markup, (0, 0, 0, 2)))
 
 
-def _fields(out: Console, fields: Mapping[str, str | None]) -> None:
+def fields(out: Console, values: Mapping[str, str | None]) -> None:
+    """Print values under their names; None: nothing."""
     grid = Grid.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, value in fields.items():
+    for name, value in values.items():
         if value is not None:
             grid.add_row(name, escape(value))
     out.print(Padding(grid, (0, 0, 0, 2)))
@@ -322,20 +330,20 @@ def _show_demonstration(story: Row, out: Console) -> None:
     out.print(f"[bold]Demonstration[/] {demo['demo_id']}  [dim]of the {story['role']}, {escape(demo['source'])}[/]")
     names = {"task": "task_id", "question": "text", "style": "style", "plan": "subgoals", "actions": "actions"}
     shown = {name: demo[column] for name, column in names.items()}
-    _fields(out, {"task": shown.pop("task"), "question": shown.pop("question")} | _before(demo) | shown)
+    fields(out, {"task": shown.pop("task"), "question": shown.pop("question")} | _before(demo) | shown)
 
 
 def _show_task(story: Row, out: Console) -> None:
     task, pair = story["task"], story["pair"]
     out.print(f"[bold]Task[/] {task['task_id']}  [dim]{escape(task['source'])}, round {story['round']}[/]")
     gold = {"gold": f"{task['gold_actions']} → {task['gold_answer']}"}
-    _fields(out, {"question": task["text"]} | _before(task) | gold)
-    _head(out, "Candidates", f"sampled by {story['sampled_by']}; scored and acted on by {story['scored_by']}")
+    fields(out, {"question": task["text"]} | _before(task) | gold)
+    head(out, "Candidates", f"sampled by {story['sampled_by']}; scored and acted on by {story['scored_by']}")
     out.print(Padding(_candidates(story), (0, 0, 0, 2)))
     if pair is not None:
-        _head(out, "Pair")
-        _line(out, _pair(story, pair))
-    _head(out, "Actions and verdicts")
+        head(out, "Pair")
+        line(out, _pair(story, pair))
+    head(out, "Actions and verdicts")
     for candidate in story["candidates"]:
         if story["k"] in (None, candidate["k"]):
             _show_actions(candidate, out)
@@ -375,17 +383,17 @@ def _pair(story: Row, pair: Row) -> str:
 
 def _show_actions(row: Row, out: Console) -> None:
     if row["actions"] is None:
-        _fields(out, {f"k {row['k']}": f"dropped: {row['dropped']}" if row["dropped"] else "not acted on yet"})
+        fields(out, {f"k {row['k']}": f"dropped: {row['dropped']}" if row["dropped"] else "not acted on yet"})
         return
     came = (
         f"{row['outcome']}, answer {row['answer']}" if row["answer"] is not None else f"{row['outcome']}: {row['message']}"
     )
-    fields = {f"k {row['k']}": f"{row['actions']} → {came}"}
+    said = {f"k {row['k']}": f"{row['actions']} → {came}"}
     if row["verdict"] is not None:
-        fields["verdict"] = f"{row['verdict']}: {row['reason']}"
-        fields["corrected"] = row["corrected_actions"]
+        said["verdict"] = f"{row['verdict']}: {row['reason']}"
+        said["corrected"] = row["corrected_actions"]
         if row["same_as"] is not None:
-            fields["equal to"] = f"candidate {row['same_as']}, which is in the training set for both"
+            said["equal to"] = f"candidate {row['same_as']}, which is in the training set for both"
         elif not row["rows"]:
-            fields["trained"] = "not on this"
-    _fields(out, fields)
+            said["trained"] = "not on this"
+    fields(out, said)
