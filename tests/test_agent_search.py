@@ -10,6 +10,7 @@ from collections import Counter
 import polars as pl
 import pytest
 from hypothesis import given
+from hypothesis import settings as trials
 from hypothesis import strategies as st
 
 from moat import layout
@@ -36,6 +37,7 @@ textcraft = pytest.mark.skipif(
 # --- one tree -------------------------------------------------------------------------------------------------------
 
 
+@trials(deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     iterations=st.integers(1, 12),
@@ -98,6 +100,22 @@ def test_turns_without_an_action_count_and_take_no_step():
     assert [row["kind"] for row in made.nodes] == ["root", "reflection", "unreadable", "unreadable"]
     assert [row["end"] for row in made.nodes] == [False, False, False, True]
     assert (world.steps, made.tree["stopped"], made.tree["rollouts"]) == (0, "exhausted", 1)
+
+
+def test_a_state_is_kept_for_as_long_as_turns_may_be_taken_from_it():
+    """Four children at depth 1 and ends below them. Open at each request: the root; its children in four rollouts, and
+    then fewer by each that has been expanded.
+    """
+    world, opened = Path(), []
+
+    def answer(request):
+        opened.append((len(request.texts), len(world.open)))
+        return Answer(f"Action: {('a', 'back', 'b', 'c')[request.seed]}", 2, -1.0)
+
+    made = grown(world, answer, iterations=99, n=4, depth=2, c=2.0)
+    assert opened[:4] == [(1, 1)] * 4
+    assert [number for _, number in opened[4:]] == [4] * 4 + [4] * 3 + [3] * 3 + [2] * 3 + [1] * 3
+    assert (made.tree["stopped"], len(made.nodes)) == ("exhausted", 21)
 
 
 def test_a_conversation_is_the_instruction_and_all_that_was_said():
