@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from moat import layout
 from moat.agent_r.actor import Actor, Answer, Missing, Request, together
-from moat.agent_r.search import SearchError, check_dropped, groups, grow
+from moat.agent_r.losses import LostError
+from moat.agent_r.search import groups, grow
 from moat.engines.base import EngineError, FinishReason, Generation
 from moat.environments.base import EpisodeError, EpisodeErrorKind
 from moat.machine import Machine
@@ -247,16 +248,6 @@ def test_what_is_wrong_with_the_machine_stops_all_trees_and_closes_every_episode
     assert world.open == set()
 
 
-def test_too_many_lost_tasks_are_an_error_that_quotes_the_first():
-    world = Path(fault=(1, EpisodeErrorKind.FAULT))
-    lost = [grown(world, script(1), goal(name)) for name in ("path/x", "path/y", "ladder/z")]
-    check_dropped(lost, 30, 0.1)
-    with pytest.raises(
-        SearchError, match=r"3 of 20 tasks were lost \(2 fault, 1 unknown_task\).*0\.1; the first: path/x: it broke"
-    ):
-        check_dropped(lost, 20, 0.1)
-
-
 # --- many trees -----------------------------------------------------------------------------------------------------
 
 
@@ -464,7 +455,7 @@ def test_a_lost_task_is_dropped_and_tried_again_by_another_run(searched, again, 
     checkout = again({"limits.max_dropped": 0.3})
     with monkeypatch.context() as patch:
         patch.setattr(TextCraftEpisode, "_step", breaks)
-        with pytest.raises(SearchError, match=rf"1 of 3 tasks were lost \(1 fault\).*{bad}: it broke"):
+        with pytest.raises(LostError, match=rf"1 of 3 tasks were lost \(1 fault\).*{bad}: it broke"):
             checkout.run("search", ONE_AT_A_TIME, round="1", prev="0")
         checkout.change({"limits.max_dropped": 0.4})
         checkout.run("search", ONE_AT_A_TIME, round="1", prev="0")

@@ -252,9 +252,8 @@ def test_params_of_a_stage_are_keys_of_params_yaml(defined):
 def test_a_stage_lists_the_parameters_that_it_reads(defined, name):
     """`params.X` and `stage.params.X` in a stage's file are the sections that dvc.yaml lists for it, and no other.
 
-    base_model is also read by moat/making_base.py, max_length and lora by moat/training.py, seed and limits by moat/asking.py
-    and moat/toolbox.py, tools by the latter. summarize costs nothing, and may
-    list more than it reads.
+    base_model is also read by moat/making_base.py, max_length and lora by moat/training.py, seed and limits by
+    moat/asking.py and moat/toolbox.py, tools by the latter. summarize costs nothing, and may list more than it reads.
     """
     text = defined.files[name].read_text(encoding="utf-8")
     fields = set(defined.settings.model_fields)

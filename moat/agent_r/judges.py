@@ -62,7 +62,14 @@ def label_text(label: str) -> str:
     return TAG + label.capitalize()
 
 
-PHRASES = (LEAD, OPENING, STEP, ANSWER, QUESTION, *map(label_text, SAID))  # what every prompt is made of, for a small vocabulary
+PHRASES = (
+    LEAD,
+    OPENING,
+    STEP,
+    ANSWER,
+    QUESTION,
+    *map(label_text, SAID),
+)  # what every prompt is made of, for a small vocabulary
 
 
 @dataclass(frozen=True, slots=True)
