@@ -1,4 +1,4 @@
-"""What a run may lose to an environment or to an engine: tasks, pairs and plays that are dropped by reason, up to a share."""
+"""What a run may lose to environments and engines: tasks, pairs and plays that are dropped by reason, up to a share."""
 
 from __future__ import annotations
 
