@@ -6,9 +6,10 @@ import pytest
 
 from moat import layout, runners
 from moat.agent_r.judges import TooManyUnparsed
+from moat.agent_r.losses import LostError
 from moat.agent_r.paths import NO_BAD, NO_GOOD
 from moat.agent_r.play import Turn
-from moat.agent_r.splicing import NO_TURN, TooManyLost
+from moat.agent_r.splicing import NO_TURN
 from moat.agent_r.turns import ACKNOWLEDGED, REFLECTIONS
 from moat.engines.base import FinishReason, Generation
 from moat.environments.base import EpisodeError
@@ -284,7 +285,7 @@ def test_a_replay_that_answers_differently_drops_the_pair(checkout, capsys):
     assert facts(made, REVISED_AT)["counts"]["dropped"] == {"replay": len(lost)}
     assert f"{len(lost)} of 12 pairs were lost" in capsys.readouterr().out
     made.change(changes | {"limits.max_dropped": 0.01})
-    with pytest.raises(TooManyLost, match=f"1 of 12 pairs .*{task}: turn"):
+    with pytest.raises(LostError, match=f"1 of 12 pairs .*{task}: turn"):
         revise(made)
     made.change(changes | {"limits.max_dropped": 0.01, "splice.replay": "off"})
     assert all(row["dropped"] is None for row in revise(made)[1])
@@ -295,7 +296,7 @@ def test_the_first_observation_is_compared_too(checkout):
     made = checkout({"judge.kind": "tree"})
     goals = made.read(GOALS, layout.TRAIN_TASKS)
     GOALS.write(made.root / layout.TRAIN_TASKS, [row | {"first": row["first"] + " Hurry."} for row in goals], {})
-    with pytest.raises(TooManyLost, match="the first observation"):
+    with pytest.raises(LostError, match="the first observation"):
         revise(made)
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from moat import layout, models, runners
 from moat.agent_r.actor import Answer, Missing
+from moat.agent_r.losses import LostError
 from moat.agent_r.play import Play, Turn
-from moat.agent_r.rollouts import NAMED, Played, RolloutError, Start, losses, rollouts
+from moat.agent_r.rollouts import NAMED, Played, Start, count_drops, rollouts
 from moat.agent_r.turns import ACKNOWLEDGED, NOT_READ, REFLECTIONS
 from moat.engines.base import FinishReason, Generation
 from moat.environments.base import EpisodeError, EpisodeErrorKind
@@ -24,7 +25,7 @@ from moat.rows import Runner
 from moat.schemas.cuts import CUTS
 from moat.schemas.goals import GOALS
 from moat.schemas.plays import PLAYS
-from moat.tables import metadata
+from moat.tables import TableError, metadata
 from moat.workers import Here, Retry
 from tests import agent_checkout
 from tests.agent_checkout import AgentCheckout
@@ -227,16 +228,16 @@ def test_too_many_lost_plays_fail_the_stage():
     """At the limit it goes on, over it it names the reasons and the first message."""
     sound = [Played(start(), (), 0.0, 0.0, "turns")] * 17
     warned = []
-    assert losses([*lost(2), *lost(1, "fault"), *sound], 0.15, warned.append) == {"fault": 1, "replay": 2}
+    assert count_drops([*lost(2), *lost(1, "fault"), *sound], 0.15, warned.append) == {"fault": 1, "replay": 2}
     assert warned[0] == "p0 is dropped (replay): p0: replay!"
-    with pytest.raises(RolloutError, match=r"4 of 21 plays were lost \(1 fault, 3 replay\).*max_dropped 0.15.*p0: replay!"):
-        losses([*lost(3), *lost(1, "fault"), *sound], 0.15, warned.append)
-    assert losses([], 0.0, warned.append) == {}
+    with pytest.raises(LostError, match=r"4 of 21 plays were lost \(1 fault, 3 replay\).*max_dropped 0.15.*p0: replay!"):
+        count_drops([*lost(3), *lost(1, "fault"), *sound], 0.15, warned.append)
+    assert count_drops([], 0.0, warned.append) == {}
 
 
 def test_of_many_lost_plays_the_first_are_named():
     warned = []
-    losses(lost(NAMED + 2), 1.0, warned.append)
+    count_drops(lost(NAMED + 2), 1.0, warned.append)
     assert len(warned) == NAMED + 1
     assert warned[-1] == "2 more are dropped; the table names them"
 
@@ -467,7 +468,7 @@ def test_a_cut_that_is_answered_differently_is_dropped_by_name(checkout, capsys)
     assert metadata(layout.recoveries("0"))["facts"]["counts"] == {"rows_in": 6, "kept": 5, "dropped": {"replay": 1}}
     assert f"{rows[0]['cut_id']} is dropped (replay): {rows[0]['task_id']}: turn 1 of" in capsys.readouterr().out
     run = checkout("a", loses, {"limits.max_dropped": 0.1})
-    with pytest.raises(RolloutError, match=f"1 of 6 plays were lost.*{rows[0]['task_id']}"):
+    with pytest.raises(LostError, match=f"1 of 6 plays were lost.*{rows[0]['task_id']}"):
         run("evaluate", round="1")
     assert not layout.evals("1").exists()
 
@@ -477,7 +478,7 @@ def test_a_cut_of_another_evaluation_is_refused(checkout):
     run("recovery_set")
     rows = [row | {"task_id": "textcraft/moon"} for row in CUTS.read(layout.RECOVERY).to_dicts()]
     CUTS.write(layout.RECOVERY, rows, {})
-    with pytest.raises(RolloutError, match=r"data/recovery.parquet has a cut of textcraft/moon"):
+    with pytest.raises(TableError, match=r"data/recovery.parquet has a cut of textcraft/moon"):
         run("evaluate", round="0")
 
 

@@ -8,17 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moat.agent_r.judges import Label
+from moat.agent_r.losses import LOST
 from moat.agent_r.params import Pairs
 from moat.agent_r.paths import Pair, Path
 from moat.agent_r.play import Play
 from moat.agent_r.splicing import (
-    LOST,
     NO_TURN,
     NOT_BETTER,
     NOT_GOOD,
     NOTHING_LEFT,
-    TooManyLost,
-    check_lost,
     first_bad,
     replayed,
     textual,
@@ -288,9 +286,3 @@ def test_an_environment_that_answers_differently_loses_the_pair():
     faulty = replay(two, 1, environment, "ladder")
     assert faulty.dropped == "fault"
     assert faulty.dropped in LOST
-
-
-def test_more_lost_pairs_than_allowed_are_an_error():
-    check_lost({"replay": 1, NOT_GOOD: 50}, 20, 0.05, "")
-    with pytest.raises(TooManyLost, match=r"3 of 20 pairs .* \(5\.0%\): 1 fault, 2 replay; the last: t: turn 3"):
-        check_lost({"replay": 2, "fault": 1}, 20, 0.05, "t: turn 3")

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moat.agent_r.play import Turn
@@ -156,6 +156,7 @@ def test_a_closed_node_is_not_tried_again():
     assert made.root.exhausted
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_visits_are_the_rollouts_through_a_node_and_its_value_is_their_mean(data):
     """Rollouts of any rewards from wherever the tree says; after each: N and Q by counting, and the children's sums.

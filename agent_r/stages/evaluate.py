@@ -21,7 +21,7 @@ from moat import adapters, layout, models, runners
 from moat.agent_r.actor import Actor
 from moat.agent_r.params import AgentParams
 from moat.agent_r.play import Turn
-from moat.agent_r.rollouts import Played, RolloutError, Start, losses, rollouts
+from moat.agent_r.rollouts import Played, Start, count_drops, rollouts
 from moat.agent_r.worlds import opened
 from moat.react import Several
 from moat.rows import tell
@@ -30,6 +30,7 @@ from moat.schemas.goals import GOALS
 from moat.schemas.plays import PLAYS
 from moat.seeds import seed_of
 from moat.stage import ROUND, Counts, Stage, main
+from moat.tables import TableError
 from moat.tokens import Renderer
 
 READ = ("evaluate", "several", "format", "max_length", "seed")
@@ -43,11 +44,11 @@ def beginnings(goals: pl.DataFrame) -> list[Start]:
 
 
 def middles(cuts: pl.DataFrame, goals: pl.DataFrame) -> list[Start]:
-    """The cuts, each after its turns. Raises RolloutError for one of another evaluation's task."""
+    """The cuts, each after its turns. Raises TableError for one of another evaluation's task."""
     told = dict(goals.select("task_id", "instruction").iter_rows())
     unknown = sorted(set(cuts["task_id"]) - set(told))
     if unknown:
-        raise RolloutError(
+        raise TableError(
             f"{layout.RECOVERY} has a cut of {unknown[0]}, which is no task in {layout.EVAL_TASKS}: `dvc repro` makes both"
         )
     return [
@@ -98,7 +99,7 @@ def run(stage: Stage[AgentParams], round: str) -> None:
         recoveries = play("recovery", middles(cuts, goals), params.recovery.max_turns)
     counts = []
     for played in (main_plays, recoveries):
-        dropped = losses(played, params.limits.max_dropped, stage.warn)
+        dropped = count_drops(played, params.limits.max_dropped, stage.warn)
         counts.append(Counts(len(played), len(played) - sum(dropped.values()), dropped))
     for target, played, counted, read in zip(targets, (main_plays, recoveries), counts, (READ, READ_TOO), strict=True):
         PLAYS.write(target, [one.row() for one in played], stage.facts(*read, counts=counted, **runner.facts))

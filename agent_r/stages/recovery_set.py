@@ -18,7 +18,7 @@ from typing import Any
 from moat import adapters, layout, models, runners
 from moat.agent_r.actor import Actor
 from moat.agent_r.params import AgentParams
-from moat.agent_r.rollouts import Played, Start, losses, rollouts
+from moat.agent_r.rollouts import Played, Start, count_drops, rollouts
 from moat.agent_r.worlds import opened
 from moat.react import Several
 from moat.rows import tell
@@ -109,7 +109,7 @@ def run(stage: Stage[AgentParams]) -> None:
             stage.machine.trees,
             advance,
         )
-    losses(played, params.limits.max_dropped, stage.warn)
+    count_drops(played, params.limits.max_dropped, stage.warn)
     rows, without = cut(played, settings.cuts, params.seed)
     counts = Counts(len(played) * settings.cuts, len(rows), without)
     CUTS.write(target, rows, stage.facts(*READ, counts=counts, **runner.facts))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moat import adapters, layout, models, runners
-from moat.agent_r import judges, splicing
+from moat.agent_r import judges, losses, splicing
 from moat.agent_r.judges import Judged, Label
 from moat.agent_r.params import AgentParams
 from moat.agent_r.paths import ALPHA, BETA, BOTH_GOOD, CAP, Found, Pair, Path, finished, pairs
@@ -40,6 +40,7 @@ from moat.tables import TableError
 from moat.tokens import Renderer
 
 Row = dict[str, Any]
+REMEDY = "Mend the environment, or set splice.replay to off"
 MODES = ("agent_r", "direct_revision")  # those that revise
 
 
@@ -135,9 +136,9 @@ def labels_of(judgements: Sequence[Row]) -> dict[tuple[str, int], list[Label]]:
 def splice(
     stage: Stage[AgentParams], round: str, trees: Sequence[Tree], labels: Mapping[tuple[str, int], list[Label]]
 ) -> list[Row]:
-    """The revisions table. Raises TooManyLost, and EpisodeError when an environment cannot be opened."""
+    """The revisions table. Raises LostError, and EpisodeError when an environment cannot be opened."""
     params, table = stage.params, []
-    required, lost, last = params.splice.replay == "required", Counter[str](), ""
+    required, lost = params.splice.replay == "required", list[tuple[str, str]]()
     pairs = [(tree, pair) for tree in trees for pair in tree.found.pairs]
     names = {tree.environment for tree, _ in pairs} if required else set()
     with opened(params.environments, stage.machine, names) as worlds, stage.progress("splicing", len(pairs)) as advance:
@@ -161,14 +162,13 @@ def splice(
                 )
             else:
                 one = splicing.textual(pair, turn, said)
-            if one.dropped in splicing.LOST:
-                lost[one.dropped] += 1
-                last = one.message
-                splicing.check_lost(lost, len(pairs), params.limits.max_dropped, last)
+            if one.dropped in losses.LOST:
+                lost.append((one.dropped, one.message))
+                losses.check(lost, "pairs", len(pairs), params.limits.max_dropped, REMEDY)
             table.append(revision_row(tree, pair, one, own))
             advance(1)
     if lost:
-        stage.warn(f"{lost.total():,} of {len(pairs):,} pairs were lost to their environment; the last: {last}")
+        stage.warn(f"{len(lost):,} of {len(pairs):,} pairs were lost to their environment; the first: {lost[0][1]}")
     return table
 
 

@@ -18,10 +18,10 @@ from collections import Counter
 from typing import Any
 
 from moat import adapters, layout, models, runners
-from moat.agent_r import worlds
+from moat.agent_r import losses, worlds
 from moat.agent_r.actor import Actor, Playing, together
 from moat.agent_r.params import AgentParams, World
-from moat.agent_r.search import Grown, Row, check_dropped, code, groups, grow
+from moat.agent_r.search import Grown, Row, code, groups, grow
 from moat.react import Several
 from moat.rows import Runner, tell
 from moat.schemas.goals import GOALS
@@ -30,6 +30,8 @@ from moat.schemas.trees import TREES
 from moat.seeds import seed_of
 from moat.stage import PREV, ROUND, Advance, Counts, Stage, main
 from moat.tokens import Renderer
+
+KEPT = "Finished trees are kept: mend the cause, run again, and the others are grown"
 
 
 def journal_keys(stage: Stage[AgentParams], runner: Runner, goals: list[Row], round: str) -> dict[str, str]:
@@ -85,7 +87,8 @@ def trees(stage: Stage[AgentParams], runner: Runner, actor: Actor, goals: list[R
             if finished:
                 journal.add(finished)
             lost += [one for one in made if one.dropped]
-            check_dropped(lost, len(goals), params.limits.max_dropped)
+            named = [(str(one.dropped), str(one.tree["message"])) for one in lost]
+            losses.check(named, "tasks", len(goals), params.limits.max_dropped, KEPT)
     return [Grown(*journal[key]) for key in keys.values() if key in journal] + lost
 
 

@@ -24,7 +24,7 @@ def run(stage: Stage[AgentParams], round: str, prev: str) -> None:
     """All input and output of the stage."""
     params, target, source = stage.params, layout.model("actor", round), layout.table("sft", round)
     start = layout.model("actor", prev if params.init_from == "previous" else "0")
-    stage.header(f"train the actor, round {round}, {params.mode}", [source, *adapters.parts(start)], [target])
+    stage.header(f"train the actor, round {round}", [source, *adapters.parts(start)], [target])
     table = TRAINED.read(source)
     renderer = Renderer(models.load_tokenizer(start), params.format)
     rows, names, counts = conversations(renderer, table, params.max_length)

@@ -26,6 +26,7 @@ from moat.seeds import seed_of
 from moat.stage import Advance
 from moat.tokens import Example, Renderer
 
+LEAD = "An agent was told this:\n\n"
 OPENING = "\n\nSteps taken so far:"
 STEP, ANSWER = "\nStep ", "\nAnswer: "
 TAG = "Judgment: "
@@ -61,7 +62,14 @@ def label_text(label: str) -> str:
     return TAG + label.capitalize()
 
 
-PHRASES = (OPENING, STEP, ANSWER, QUESTION, *map(label_text, SAID))  # what every prompt is made of, for a small vocabulary
+PHRASES = (
+    LEAD,
+    OPENING,
+    STEP,
+    ANSWER,
+    QUESTION,
+    *map(label_text, SAID),
+)  # what every prompt is made of, for a small vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ class Judged:
 def judge_texts(instruction: str, first: str, turns: Sequence[tuple[str, str]]) -> str:
     """The question about the last of `turns`: what the actor was told, every turn with its observation, what is asked."""
     steps = "".join(f"{STEP}{number}: {text}{ANSWER}{seen}" for number, (text, seen) in enumerate(turns, 1))
-    return instruction + first + OPENING + steps + QUESTION
+    return LEAD + instruction + first + OPENING + steps + QUESTION
 
 
 def read_label(text: str, ended: bool, thinks: bool = False) -> Judged:

@@ -11,20 +11,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from moat.agent_r import losses
 from moat.agent_r.actor import Actor, Answers, Missing, Request, conversation, together
 from moat.agent_r.play import Play, Turn
 from moat.agent_r.turns import Kind
-from moat.environments.base import Environment, EpisodeError, EpisodeErrorKind
+from moat.environments.base import Environment, EpisodeError
 from moat.react import Several
 from moat.stage import Advance
 
-LOST = frozenset({EpisodeErrorKind.REPLAY, EpisodeErrorKind.FAULT, EpisodeErrorKind.UNKNOWN_TASK})  # of one task, not of all
 TERMINAL, TURNS, LENGTH = "terminal", "turns", "length"  # how a play ends that is not dropped
 NAMED = 5  # plays that the screen names as dropped
-
-
-class RolloutError(RuntimeError):
-    """Too many plays were lost; the message says to what, and names the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ def play(
             if going.terminal:
                 ended = TERMINAL
     except EpisodeError as error:
-        if error.kind not in LOST:
+        if error.kind not in losses.LOST:
             raise
         dropped, message = str(error.kind), str(error)
     raw, reward = (turns[-1].reward_raw, turns[-1].reward) if turns else (0.0, 0.0)
@@ -130,21 +126,16 @@ def rollouts(
     return [played for group in groups for played in together([one(start) for start in group], actor)]
 
 
-def losses(played: Sequence[Played], limit: float, warn: Callable[[str], None]) -> dict[str, int]:
+def count_drops(played: Sequence[Played], allowed: float, warn: Callable[[str], None]) -> dict[str, int]:
     """How many plays were dropped, by reason; the first ones are named through `warn`.
 
-    Raises RolloutError when they are more than `limit`, a share of all.
+    Raises LostError when they are more than `allowed`, a share of all.
     """
     lost = [one for one in played if one.dropped is not None]
-    reasons = Counter(str(one.dropped) for one in lost)
-    if len(lost) > limit * len(played):
-        counted = ", ".join(f"{n:,} {reason}" for reason, n in sorted(reasons.items()))
-        raise RolloutError(
-            f"{len(lost):,} of {len(played):,} plays were lost ({counted}), over limits.max_dropped {limit:g} in "
-            f"params.yaml; the first: {lost[0].message}. What was said is kept: mend the cause and run again"
-        )
+    named = [(str(one.dropped), one.message) for one in lost]
+    losses.check(named, "plays", len(played), allowed, "What was said is kept: mend the cause, and run again")
     for one in lost[:NAMED]:
         warn(f"{one.start.play_id} is dropped ({one.dropped}): {one.message}")
     if len(lost) > NAMED:
         warn(f"{len(lost) - NAMED:,} more are dropped; the table names them")
-    return dict(sorted(reasons.items()))
+    return dict(sorted(Counter(reason for reason, _ in named).items()))

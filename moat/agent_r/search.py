@@ -16,7 +16,6 @@ brings each state back.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,25 +24,20 @@ from typing import Any
 
 import moat
 from moat.agent_r.actor import Answer, Answers, Missing, Playing, Request, conversation
+from moat.agent_r.losses import LOST
 from moat.agent_r.params import Search
 from moat.agent_r.play import Play
 from moat.agent_r.tree import Node, Tree
 from moat.agent_r.turns import Kind, read
 from moat.closure import closure
-from moat.environments.base import Environment, EpisodeError, EpisodeErrorKind
+from moat.environments.base import Environment, EpisodeError
 from moat.provenance import combined, content_hash
 from moat.react import Several
 
-# What costs a task and not the run.
-LOST = (EpisodeErrorKind.UNKNOWN_TASK, EpisodeErrorKind.REPLAY, EpisodeErrorKind.FAULT)
 DROPPED = "dropped"
 
 Row = dict[str, Any]
 Asking = Generator[list[Request], Answers, None]
-
-
-class SearchError(RuntimeError):
-    """More tasks were lost than `limits.max_dropped` allows; the message says how, and quotes the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +215,6 @@ def groups(goals: Sequence[Row], size: int) -> list[list[Row]]:
     """The tasks in the groups that grow together, in the order of their names."""
     ordered = sorted(goals, key=lambda goal: str(goal["task_id"]))
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
-
-
-def check_dropped(grown: Sequence[Grown], tasks: int, allowed: float) -> None:
-    """Raises SearchError when more than the share `allowed` of the tasks was dropped."""
-    dropped = [one for one in grown if one.dropped]
-    if len(dropped) > allowed * tasks:
-        reasons = ", ".join(f"{n:,} {reason}" for reason, n in Counter(one.dropped for one in dropped).most_common())
-        raise SearchError(
-            f"{len(dropped):,} of {tasks:,} tasks were lost ({reasons}), over limits.max_dropped {allowed}; the first: "
-            f"{dropped[0].tree['message']}. Finished trees are kept: mend the cause, run again, and the others are grown"
-        )
 
 
 def code() -> str:

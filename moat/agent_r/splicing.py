@@ -13,27 +13,23 @@ as they were recorded, and so does its reward.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 
 from moat.agent_r.judges import Label
+from moat.agent_r.losses import LOST
 from moat.agent_r.params import Pairs, good
 from moat.agent_r.paths import Pair, apart
 from moat.agent_r.play import Play, Turn
 from moat.agent_r.turns import ACKNOWLEDGED, Kind
-from moat.environments.base import Environment, EpisodeError, EpisodeErrorKind
+from moat.environments.base import Environment, EpisodeError
 from moat.react import Several
 
 NO_TURN = "no bad step after the common history"
 NOTHING_LEFT = "no bad step before the end of the episode or a reflection"
 NOT_GOOD = "replayed: not over alpha"
 NOT_BETTER = "replayed: not over the bad path by beta"
-LOST = tuple(kind.value for kind in EpisodeErrorKind)  # the reasons of what was lost to an environment
-
-
-class TooManyLost(RuntimeError):  # noqa: N818 - says what happened
-    """More pairs than `limits.max_dropped` were lost to their environment; the message has the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +124,8 @@ def replayed(
                 play.say(one.text)
             turns, reward = tuple(play.turns), play.reward
     except EpisodeError as error:
+        if error.kind not in LOST:
+            raise
         return unspliced(pair, error.kind.value, str(error))
     dropped = message = None
     if not good(reward, alpha):
@@ -135,14 +133,3 @@ def replayed(
     elif not apart(pair.bad.reward, reward, settings.beta, settings.beta_rule):
         dropped, message = NOT_BETTER, f"{task}: the splice ends with {reward:g}, the bad path with {pair.bad.reward:g}"
     return Spliced(turn, turn + 1, turns, True, reward, dropped, message or "")
-
-
-def check_lost(drops: Mapping[str, int], pairs: int, allowed: float, last: str) -> None:
-    """Raise TooManyLost when a larger share than `allowed` of the pairs was lost to the environment; `last`: a message."""
-    lost = {reason: drops[reason] for reason in sorted(LOST) if drops.get(reason)}
-    if sum(lost.values()) > allowed * pairs:
-        reasons = ", ".join(f"{n:,} {reason}" for reason, n in lost.items())
-        raise TooManyLost(
-            f"{sum(lost.values()):,} of {pairs:,} pairs were lost to their environment, more than limits.max_dropped "
-            f"({allowed:.1%}): {reasons}; the last: {last}. Mend the environment, or set splice.replay to off"
-        )

@@ -125,10 +125,9 @@ class Tree:
         self._settle(last)
 
     def _settle(self, node: Node | None) -> None:
-        """Mark what is exhausted, from a node towards the root."""
+        """Mark what is exhausted, from a node towards the root; an end is one that was followed."""
         while node is not None:
-            done = node.expanded and all(child.exhausted for child in node.children)
-            if not done and not (node.end and node.visits):
+            if not node.end and not (node.expanded and all(child.exhausted for child in node.children)):
                 return
             node.exhausted = True
             node = node.parent
