@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moat.launch import AGENT_R, find_root, project_of
+from moat import launch
+from moat.launch import find_root, project_of
 from moat.params import Params, ParamsError, Pipeline
 
-MOAT = "moat"
+MOAT, AGENT_R = "moat", launch.AGENT_R
 
 
 def is_agent_r(root: Path) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from moat import layout
 from moat.agent_r.checkout import DEMOS, GENERAL, AgentCheckout, Row
 from moat.agent_r.demonstrations import gold_row, played
-from moat.agent_r.judges import OPENING, QUESTION, SAID, label_text
+from moat.agent_r.judges import QUESTION, SAID, judge_texts, label_text
 from moat.agent_r.turns import read
 from moat.checkout import Absent, Findings
 from moat.environments.base import EpisodeError
@@ -51,14 +51,12 @@ def shown(checkout: AgentCheckout) -> Findings:
         goal = demonstrated.get(row["task_id"])
         if goal is None:
             told.append("its task is no demonstrated one")
-        elif row["environment"] != goal["environment"] or not (row["texts"] or [""])[0].startswith(
-            goal["instruction"] + goal["first"]
-        ):
-            told.append("it does not begin with its task's environment, instruction and first observation")
+        elif row["environment"] != goal["environment"]:
+            told.append("its environment is not its task's")
         elif row["origin"] == "gold":
             told.append(as_gold(checkout, row, goal))
         else:
-            told.append(as_judged(row, settings.cold_start.judged))
+            told.append(as_judged(row, goal, settings.cold_start.judged))
     yield from checkout.each(DEMOS, rows, told)
     lacking = sorted(set(demonstrated) - set(rows.filter(origin="gold")["task_id"]))
     if lacking:
@@ -70,6 +68,8 @@ def as_gold(checkout: AgentCheckout, row: Row, goal: Row) -> str | None:
     texts = row["texts"]
     if row["row_id"] != f"gold/{goal['task_id']}":
         return "row_id is not gold/TASK"
+    if texts[:1] != [goal["instruction"] + goal["first"]]:
+        return "it does not begin with its task's instruction and first observation"
     if [read(text, Several.LAST, None).action for text in texts[1::2]] != goal["gold"]:
         return "its actions are not its task's gold actions"
     world = checkout.world(layout.TRAIN_TASKS, goal["environment"])
@@ -83,15 +83,15 @@ def as_gold(checkout: AgentCheckout, row: Row, goal: Row) -> str | None:
     return None if again == row else "played again, its gold actions are answered otherwise"
 
 
-def as_judged(row: Row, count: int) -> str | None:
+def as_judged(row: Row, goal: Row, count: int) -> str | None:
     """What is wrong with a judged step."""
     named = JUDGED.fullmatch(row["row_id"])
     if row["origin"] != "judged" or not named or named[1] != row["task_id"] or int(named[2]) >= count:
         return "neither gold nor judged, or not under such a row_id"
-    asked, *said = row["texts"]
-    if OPENING not in asked or not asked.endswith(QUESTION) or len(said) != 1 or said[0] not in LABELS:
-        return "it is no question about a step with one label"
-    return None
+    asked, said = row["texts"] if len(row["texts"]) == 2 else ("", "")
+    told = judge_texts(goal["instruction"], goal["first"], []).removesuffix(QUESTION)
+    right = asked.startswith(told) and asked.endswith(QUESTION) and said in LABELS
+    return None if right else "it is no question about a step of its task, answered with one label"
 
 
 def general(checkout: AgentCheckout) -> Findings:

@@ -9,11 +9,11 @@ import polars as pl
 from moat import layout
 from moat.agent_r.checkout import REVISING, AgentCheckout, Row
 from moat.agent_r.judges import Label, by_tree
+from moat.agent_r.losses import LOST
 from moat.agent_r.params import AgentParams, good
 from moat.agent_r.paths import Pair, apart, pairs
 from moat.agent_r.play import Turn
 from moat.agent_r.splicing import (
-    LOST,
     NOT_BETTER,
     NOT_GOOD,
     continuation,
