@@ -234,6 +234,33 @@ def export(
     console().print(f"models/{role}/{key} ({kind.value}) → {escape(str(out))}", soft_wrap=True)
 
 
+@app.command()
+def ablate(
+    pipeline: Annotated[str, typer.Option(help="agent_r; `make science` runs the first pipeline's.")] = "agent_r",
+    seeds: Annotated[list[int] | None, typer.Option(help="May be repeated; by default 100 to 104.")] = None,
+    conditions: Annotated[list[str] | None, typer.Option(help="May be repeated; by default all.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Workspaces that run at once.")] = 2,
+) -> None:
+    """Run the modes of Agent-R over several seeds, in workspaces under science/, and tabulate them.
+
+    What is there already is not run again. Tables and figures are written to science/agent_r as they come.
+
+    Example: `moat ablate --pipeline agent_r --seeds 100 --conditions agent_r --conditions bc`
+    """
+    from moat import pipelines, science
+    from moat.agent_r import ablation
+    from moat.params import ParamsError
+
+    out = console()
+    with faults(RuntimeError):
+        if pipeline != pipelines.AGENT_R:
+            raise ParamsError(f"no conditions for the pipeline {pipeline!r}: {pipelines.AGENT_R}")
+        root = pipelines.folder(Path.cwd(), "moat")
+        names = conditions or [one.name for one in ablation.CONDITIONS]
+        told = ablation.ablate(root, seeds or science.SEEDS, names, jobs, lambda line: out.print(escape(line)))
+    typer.echo(told)
+
+
 @app.command("plan")
 def plan_run(
     profile: Annotated[str, typer.Option(help="A file of profiles/, without .yaml; by default params.yaml.")] = "",

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.stats import t as student
 from scipy.stats import ttest_1samp
 
-from moat.launch import find_root
+from moat.launch import find_root, project_of
 from moat.params import PARAMS, yaml
 from moat.publish import publish_text
 
@@ -87,44 +87,54 @@ CONDITIONS = (
 )
 
 
-def settings(root: Path, condition: Condition, seed: int) -> Any:
-    """params.yaml with the condition's change, the test draw and the seed."""
+def settings(folder: Path, condition: Condition, seed: int) -> Any:
+    """A pipeline's params.yaml with the condition's change, the test draw and the seed."""
     parser = yaml()
-    params = parser.load((root / PARAMS).read_text(encoding="utf-8"))
+    params = parser.load((folder / PARAMS).read_text(encoding="utf-8"))
     changes = {"seed": seed} | condition.change
-    changes |= {f"prepare.sources.{name}.draw": DRAW for name in params["prepare"]["sources"]}
+    drawn = [f"prepare.sources.{name}" for name in params.get("prepare", {}).get("sources", {})]
+    drawn += [f"environments.{name}" for name in params.get("environments", {})]
+    changes |= {f"{key}.draw": DRAW for key in drawn}
     for key, value in changes.items():
         *parents, leaf = key.split(".")
         place = params
         for parent in parents:
             place = place[parent]
         if leaf not in place:
-            raise KeyError(f"{root / PARAMS} has no key {key}")
+            raise KeyError(f"{folder / PARAMS} has no key {key}")
         place[leaf] = value
     return params
 
 
-def workspace(root: Path, condition: Condition, seed: int) -> Path:
-    """Make, or bring up to date, the folder in which one condition and seed is run."""
-    place = root / "science" / condition.name / str(seed)
-    place.mkdir(parents=True, exist_ok=True)
-    for folder in ("moat", "stages"):
+def workspace(root: Path, condition: Condition, seed: int, pipeline: str = "") -> Path:
+    """Make, or bring up to date, the folder in which one condition and seed is run; returns the pipeline's folder in it.
+
+    `pipeline` is the folder of the pipeline in the project; empty: the first one's, the project itself.
+    """
+    place = root / "science" / pipeline / condition.name / str(seed)
+    own = place / pipeline
+    own.mkdir(parents=True, exist_ok=True)
+    for folder in ("moat", f"{pipeline}/stages" if pipeline else "stages"):
         shutil.copytree(root / folder, place / folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("dvc.yaml", "machine.yaml"):
-        if (root / name).is_file():
-            shutil.copyfile(root / name, place / name)
-    with (place / PARAMS).open("w", encoding="utf-8") as file:
-        yaml().dump(settings(root, condition, seed), file)
+    for source, target in (
+        (root / pipeline / "dvc.yaml", own / "dvc.yaml"),
+        (root / "machine.yaml", place / "machine.yaml"),
+    ):
+        if source.is_file():
+            shutil.copyfile(source, target)
+    (own / "data" / "sources").mkdir(parents=True, exist_ok=True)
+    with (own / PARAMS).open("w", encoding="utf-8") as file:
+        yaml().dump(settings(root / pipeline, condition, seed), file)
     if not (place / ".dvc").is_dir():
-        _dvc(place, "init", "--no-scm", "--quiet")
-        _dvc(place, "config", "cache.dir", str(root / "science" / ".cache"))
-        _dvc(place, "config", "core.analytics", "false")
-    return place
+        dvc(place, "init", "--no-scm", "--quiet")
+        dvc(place, "config", "cache.dir", str(root / "science" / ".cache"))
+        dvc(place, "config", "core.analytics", "false")
+    return own
 
 
-def _dvc(place: Path, *arguments: str) -> None:
+def dvc(place: Path, *arguments: str) -> None:
     """Run DVC in a workspace, its output appended to run.log there. Raises RuntimeError naming that file."""
-    log = place / "run.log"
+    log, library = place / "run.log", str(project_of(place))
     with log.open("a", encoding="utf-8") as file:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "dvc", *arguments],
@@ -132,7 +142,7 @@ def _dvc(place: Path, *arguments: str) -> None:
             stdout=file,
             stderr=subprocess.STDOUT,
             check=False,
-            env=os.environ | {"PYTHONPATH": str(place), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            env=os.environ | {"PYTHONPATH": library, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         )
     if done.returncode:
         raise RuntimeError(f"dvc {' '.join(arguments)} failed in {place}: see {log}")
@@ -142,7 +152,7 @@ def run(root: Path, condition: Condition, seed: int) -> dict[str, Any]:
     """Run one condition and seed; returns the figures of the cold start and of every round run."""
     place = workspace(root, condition, seed)
     keys = [str(number) for number in range(int(condition.last_round) + 1)]
-    _dvc(place, "repro", "--quiet", *(f"evaluate@{key}" for key in keys))
+    dvc(place, "repro", "--quiet", *(f"evaluate@{key}" for key in keys))
     command = [sys.executable, "-P", "-m", "moat.science", "--figures", *keys]
     environment = os.environ | {"PYTHONPATH": str(place)}
     told = subprocess.run(command, cwd=place, check=True, capture_output=True, text=True, env=environment).stdout

@@ -206,6 +206,49 @@ class Project:
         return schema.read(self.place / path)
 
 
+class AgentProject(Project):
+    """The same with the pipeline in agent_r/, small: TextCraft alone, one round, an actor that has learned a few tasks."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        shutil.copytree(ROOT / "agent_r/stages", place / "agent_r/stages", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "agent_r/profiles", place / "agent_r/profiles")
+        (place / "agent_r/data/sources").mkdir(parents=True)
+        for name in ("dvc.yaml", "params.yaml"):
+            shutil.copyfile(ROOT / "agent_r" / name, place / "agent_r" / name)
+        (place / "machine.yaml").write_text("generate_batch: 16\ntrees: 4\ncheckpoint: 0\n")
+        shrink_agent_r(place / "agent_r/params.yaml")
+
+
+def shrink_agent_r(path: Path) -> None:
+    """Shrink agent_r/params.yaml to one round over a handful of tasks."""
+    from moat.params import yaml
+
+    parser = yaml()
+    params = parser.load(path.read_text(encoding="utf-8"))
+    for key in ("2", "3"):
+        del params["rounds"][key]
+    del params["environments"]["cookingworld"]
+    params["train_on"] = ["textcraft"]
+    params["environments"]["textcraft"] |= {"depths": [1], "max_gold": 2, "n_demos": 6, "n_train": 6, "n_eval": 6}
+    params["base_model"] |= {"pretrain_updates": 5}
+    params["cold_start"] |= {"epochs": 12, "judged": 2, "learning_rate": 0.01}
+    params["search"] |= {"iterations": 8, "n": 4, "depth": 6, "temperature": 1.5}
+    params["train"] |= {"updates": 3}
+    params["evaluate"] |= {"max_turns": 5}
+    params["recovery"] |= {"attempts": 2, "max_turns": 4}
+    with path.open("w", encoding="utf-8") as file:
+        parser.dump(params, file)
+
+
+@pytest.fixture(scope="session")
+def agent_project(tmp_path_factory):
+    """One small run of Agent-R through DVC, started from the project's folder."""
+    made = AgentProject(tmp_path_factory.mktemp("agents"))
+    made.dvc("repro", "-R", "agent_r")
+    return made
+
+
 @pytest.fixture(scope="session")
 def project_in_turns(tmp_path_factory):
     """One small run of one round of iterative planning."""
