@@ -249,7 +249,7 @@ def rounds(text):
         ('  "1": {prev: "0"}\n  "2": {prev: "3"}\n', r'round "2" reads round \'3\', which does not exist'),
         ('  "0": {prev: "0"}\n', r"not '0'"),
         ('  first: {prev: "0"}\n', r"not 'first'"),
-        ('  "1": {}\n', r'round "1" reads round None'),
+        ('  "1": {}\n', r"round \"1\" reads round ''"),
         ('  "1": {prev: "0", next: "2"}\n', r"rounds\.1\.next"),
     ],
 )
