@@ -48,13 +48,17 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: a value per round (None: not measured), and, where there is one, the interval about it."""
+    """One curve: a value per round (None: not measured), and, where there is one, the interval about it.
+
+    `colour` is a number of the page's colours, from 0; None: that of the curve's place.
+    """
 
     label: str
     values: Values
     low: Values | None = None
     high: Values | None = None
     dashed: bool = False
+    colour: int | None = None
 
 
 def _numbers(values: Values) -> list[float]:
@@ -88,12 +92,24 @@ def _legend(axes: Axes, labels: Sequence[str]) -> None:
         )
 
 
-def lines(name: str, ticks: Sequence[str], curves: Sequence[Line], axis: str, share: bool, mark: float | None) -> str:
-    """Curves over `ticks` as an SVG element; `name` makes its ids unique in the page, `mark` is a level to compare."""
+def lines(
+    name: str,
+    ticks: Sequence[str],
+    curves: Sequence[Line],
+    axis: str,
+    share: bool,
+    mark: float | None,
+    floor: float | None = None,
+) -> str:
+    """Curves over `ticks` as an SVG element; `name` makes its ids unique in the page, `mark` is a level to compare.
+
+    `floor` is where the axis begins; None: a little below the curves.
+    """
     with style.context("default"), mpl.rc_context(RC):
         figure, axes = _axes(ticks, axis, share)
         for index, curve in enumerate(curves):
-            colour, x, y = SERIES[index % len(SERIES)], range(len(ticks)), _numbers(curve.values)
+            colour = SERIES[(index if curve.colour is None else curve.colour) % len(SERIES)]
+            x, y = range(len(ticks)), _numbers(curve.values)
             if curve.low is not None and curve.high is not None:
                 low, high = _numbers(curve.low), _numbers(curve.high)
                 spread = [
@@ -107,6 +123,8 @@ def lines(name: str, ticks: Sequence[str], curves: Sequence[Line], axis: str, sh
             axes.axhline(mark, color=FOREGROUND, linewidth=0.8, linestyle=":")
             low_end, high_end = axes.get_ylim()
             axes.set_ylim(min(low_end, mark - 0.1), max(high_end, mark + 0.1))  # noise about it must not look large
+        if floor is not None:
+            axes.set_ylim(bottom=floor)
         _legend(axes, [curve.label for curve in curves])
         return _svg(figure, name)
 

@@ -10,76 +10,21 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from moat import paper
 from moat.charts import Line, Track, lines, shares, tracks
 from moat.dynamics import track, updates
+from moat.reporting import Block, ReportError, drawn, number, rendered, tick
 from moat.summary import NEAR_CHANCE
 
-TEMPLATE = Path(__file__).with_suffix(".html.j2")
 N_EXAMPLES = 10
 N_WITHOUT_PAIR = 3  # of the examples, where the round has as many
 POINTS = 50  # of a training curve, per round
 STYLES = ("numbers", "operation", "vague")  # bottom to top in the chart; others follow
-
-Block = Mapping[str, Any]
-
-
-class ReportError(ValueError):
-    """Inputs that do not belong together; the message names the file and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """A setting that leaves the paper on purpose, as params.yaml says it."""
-
-    key: str
-    value: str
-    comment: str
-
-
-def deviations(text: str) -> list[Deviation]:
-    """Settings of params.yaml whose comment starts with "deviates", in the file's order.
-
-    A line reader for block mappings: the path of a key is told by indentation. A value that holds ` #` is not covered.
-    """
-    found: list[Deviation] = []
-    above: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        match = re.match(r"( *)([^\s#][^:]*):(?:\s+(.*))?$", line)
-        if match is None:
-            continue
-        indent = len(match[1])
-        above = [entry for entry in above if entry[0] < indent]
-        above.append((indent, match[2].strip("\"'")))
-        value, _, comment = (match[3] or "").partition("#")
-        said = re.match(r"deviates\b[.:]?\s*(.*)", comment.strip())
-        if said:
-            found.append(Deviation(".".join(name for _, name in above), value.strip(), said[1]))
-    return found
-
-
-def read_metrics(path: Path, keys: Sequence[str]) -> dict[str, Block]:
-    """The blocks of `keys` from metrics.json, in that order. Raises FileNotFoundError or ReportError."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: run the stage summarize (`dvc repro summarize`)")
-    try:
-        rounds = json.loads(path.read_text(encoding="utf-8"))["rounds"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ReportError(f"{path} is not what summarize writes ({error!r}): `dvc repro -f summarize`") from error
-    missing = [key for key in keys if key not in rounds]
-    if missing:
-        raise ReportError(
-            f"{path} lacks the rounds {', '.join(missing)} of params.yaml: run summarize (`dvc repro summarize`)"
-        )
-    return {key: rounds[key] for key in keys}
 
 
 def read_calibration(path: Path) -> Block:
@@ -96,11 +41,6 @@ def read_calibration(path: Path) -> Block:
     if missing:
         raise ReportError(f"{path} lacks {', '.join(sorted(missing))}: `dvc repro -f calibrate_critic`")
     return dict(found)
-
-
-def tick(key: str) -> str:
-    """A round's name on an axis."""
-    return "cold start" if key == "0" else f"round {key}"
 
 
 def charts(rounds: Mapping[str, Block]) -> list[dict[str, Any]]:
@@ -278,11 +218,6 @@ def compared(rounds: Mapping[str, Block]) -> list[dict[str, Any]]:
     return rows
 
 
-def points(value: float) -> str:
-    """A difference of shares in percentage points, with its sign."""
-    return f"{100 * value:+.1f}".replace("-", "−")
-
-
 def pick_examples(pairs: pl.DataFrame, n: int = N_EXAMPLES, without: int = N_WITHOUT_PAIR) -> list[str]:
     """`n` task ids in the order of their hashes: kept pairs, and up to `without` tasks whose pair was not kept.
 
@@ -350,18 +285,6 @@ def steps(text: str | None) -> str:
     return re.sub(r"; *(?=Subgoal \d+:|R\d+ *=)", ";\n", text or "")
 
 
-def percent(value: float | None, unit: str = "%") -> str:
-    """A share in percent with one decimal; a dash when it was not measured."""
-    return "–" if value is None else f"{100 * value:.1f}{unit}"
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` decimals, in short form when it is huge; a dash when it was not measured."""
-    if value is None:
-        return "–"
-    return f"{value:,.{digits}f}" if abs(value) < 1e5 else f"{value:.2e}"
-
-
 def render(
     context: Mapping[str, Any], rounds: Mapping[str, Block], tables: Mapping[str, pl.DataFrame], base_model: str = ""
 ) -> str:
@@ -370,25 +293,15 @@ def render(
     `tables` are the rounds' dynamics tables, by round. `base_model` is the hub id or folder that the run started from,
     empty for one that it made itself: the page shows the paper's figures of the same one.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"steps": steps, "percent": percent, "number": number, "points": points}
     first = next(iter(rounds.values()))
     notes = {key: control_note(key, block, first) for key, block in rounds.items()}
-    drawn, trained = (
-        [chart | {"svg": Markup(chart["svg"])} for chart in found] for found in (charts(rounds), learning(tables))
-    )
-    return environment.get_template(TEMPLATE.name).render(
+    return rendered(
+        "report.html.j2",
         **context,
+        steps=steps,
         rounds=rounds,
-        charts=drawn,
-        trained=trained,
+        charts=drawn(charts(rounds)),
+        trained=drawn(learning(tables)),
         learned=learned(rounds),
         compared=compared(rounds),
         paper=beside_the_paper(base_model, rounds),

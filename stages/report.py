@@ -15,9 +15,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from moat import layout
-from moat.params import PARAMS, EmbeddedModel, LocalModel, PackagedModel, Params
+from moat.params import PARAMS, Params
 from moat.publish import publish_text
-from moat.report import cards, deviations, pick_examples, read_calibration, read_metrics, render
+from moat.report import cards, pick_examples, read_calibration, render
+from moat.reporting import base_model, deviations, read_metrics
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.dynamics import DYNAMICS
@@ -68,17 +69,6 @@ def facts(params: Params) -> list[tuple[str, str]]:
     ]
 
 
-def base_model(settings: EmbeddedModel | LocalModel | PackagedModel) -> str:
-    """Which model the roles start from, in words."""
-    match settings:
-        case EmbeddedModel():
-            return "embedded (made here)"
-        case LocalModel():
-            return f"{settings.name} at {settings.revision}"
-        case PackagedModel():
-            return f"{settings.file} of the package {settings.package}"
-
-
 def run(stage: Stage) -> None:
     """All input and output of the stage."""
     params = stage.params
@@ -86,7 +76,7 @@ def run(stage: Stage) -> None:
     paths = {} if last is None else {schema.name: layout.table(schema.name, last) for schema in TABLES}
     reads = [layout.METRICS, layout.CALIBRATION, layout.TRAIN_TASKS, *paths.values()]
     stage.header("the page of the run", reads, [layout.REPORT])
-    rounds = read_metrics(layout.METRICS, sorted(params.evaluated, key=int))
+    rounds = read_metrics(layout.METRICS, sorted(params.evaluated, key=int))["rounds"]
     shown = []
     if last is not None:
         tables = {schema.name: schema.read(paths[schema.name]) for schema in TABLES}

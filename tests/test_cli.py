@@ -14,7 +14,7 @@ from moat import layout, params, profiles
 from moat.cli import app
 from moat.paper import own_row, rows_for
 from moat.params import ParamsError
-from moat.report import deviations
+from moat.reporting import deviations
 from moat.schemas.scores import SCORES
 from moat.sources.registry import importer
 from moat.status import ABSENT, StatusError, artifacts, dvc_status, reasons, recorded, rows_in, running

@@ -56,7 +56,7 @@ class Defined:
 
 
 ROUNDS = "${rounds}"
-TEMPLATES = {"": {"report"}, "../": {"page"}}  # of the page of either pipeline
+TEMPLATES = {"": {"report", "reporting"}, "../": {"page", "reporting"}}  # of the page of either pipeline
 MOAT = Defined(
     ROOT,
     params.Params,

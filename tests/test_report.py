@@ -12,24 +12,18 @@ import pytest
 from moat import layout, params
 from moat.machine import Machine
 from moat.report import (
-    Deviation,
-    ReportError,
     beside_the_paper,
     charts,
     compared,
     control_note,
-    deviations,
     learned,
     learning,
-    number,
-    percent,
     pick_examples,
-    points,
     read_calibration,
-    read_metrics,
     render,
     steps,
 )
+from moat.reporting import Deviation, ReportError, deviations, number, percent, points, read_metrics
 from moat.schemas.actions import ACTIONS
 from moat.schemas.critiques import CRITIQUES
 from moat.schemas.dynamics import DYNAMICS
@@ -381,7 +375,7 @@ def test_the_papers_rows_are_on_the_page_of_its_base_model(tmp_path, monkeypatch
     """A whole page of the same run, told that its base model is the paper's; held-out sources of other names are dashes."""
     monkeypatch.chdir(tmp_path)
     stage = write_run(tmp_path)
-    rounds = read_metrics(layout.METRICS, sorted(stage.params.evaluated, key=int))
+    rounds = read_metrics(layout.METRICS, sorted(stage.params.evaluated, key=int))["rounds"]
     context = {"facts": [], "deviations": [], "calibration": CALIBRATION, "cards": [], "last": None}
     checker = Checker()
     checker.feed(render(context, rounds, {}, "Qwen/Qwen2.5-14B"))

@@ -203,6 +203,8 @@ CSS = """
 .tree details details { margin-left: .5rem; border-left: 1px solid var(--rule); padding-left: .6rem; }
 .tree summary { cursor: pointer; padding: .15rem 0; }
 .tree pre { margin: .1rem 0 .4rem 1.1rem; white-space: pre-wrap; color: var(--quiet); }
+@media (max-width: 46rem) { .tree details details { margin-left: 0; padding-left: .3rem; }
+  .tree pre { margin-left: .3rem; } }
 .tree code, .tree pre { font: .85em/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .tree .quiet { color: var(--quiet); font-size: .85rem; }
 .tree .mark { border-radius: 4px; padding: 0 .35rem; font-size: .8rem; background: var(--tint); white-space: nowrap; }
