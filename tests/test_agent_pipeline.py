@@ -97,9 +97,9 @@ def test_the_commands_know_the_run(agent_project, monkeypatch):
     assert report.missing == []
     said = moat("status").stdout
     assert "Nothing to run" in said
-    trained = TRAINED.read(place / "data/rounds/1/sft.parquet")
-    story = json.loads(moat("trace", trained["row_id"][0], "--json").stdout)
-    assert [model["path"] for model in story["models"]] == ["models/actor/1"]
+    shown = DIALOGUES.read(place / "data/demos/actor.parquet")["task_id"][0]
+    story = json.loads(moat("trace", shown, "--json").stdout)
+    assert (story["kind"], story["round"], story["models"][0]["path"]) == ("task", "1", "models/actor/0")
     assert story["models"][0]["from_the_start"]["textcraft"]["n"] == 6
     assert moat("export", "actor", "--out", str(agent_project.place / "exported")).exit_code == 0
 
