@@ -82,6 +82,14 @@ def in_the_history(frame):
     return cell("turn", frame["shared"][row] - 1, row)(frame)
 
 
+def cut_again(frame):
+    """A second cut of one trajectory, a turn later."""
+    row = frame.to_dicts()[0]
+    name, _, kept = row["cut_id"].rpartition("#")
+    later = row | {"cut_id": f"{name}#{int(kept) + 1}", "turns": [*row["turns"], row["turns"][-1]]}
+    return pl.concat([frame, pl.DataFrame([later], frame.schema)]).sort("cut_id")
+
+
 def not_good(frame):
     """A kept splice's reward, and that of its last turn, are no good path's."""
     row = frame.with_row_index().filter(USED)["index"][0]
@@ -115,6 +123,7 @@ TABLES = (
     Damage("shown gold", DEMOS, cell("texts", text_of(1, "Action: inventory"), GOLD), "not its task's gold actions"),
     Damage("shown answer", DEMOS, cell("texts", text_of(2, "Got 99 sticks"), GOLD), "are answered otherwise"),
     Damage("shown task", DEMOS, as_no_demonstration, "its task is no demonstrated one"),
+    Damage("shown world", DEMOS, cell("environment", "elsewhere", GOLD), "its environment is not its task's"),
     Damage("shown begin", DEMOS, cell("texts", text_of(0, "Craft."), GOLD), "does not begin with its task's"),
     Damage("not shown", DEMOS, without(GOLD), "1 demonstrated tasks are not shown"),
     Damage("shown twice", DEMOS, cell("row_id", "gold/another", GOLD), "row_id is not gold/TASK"),
@@ -141,6 +150,7 @@ TABLES = (
     Damage("a tree of no task", TREES, cell("task_id", "textcraft/none"), "its task is none in data/tasks/train.parquet"),
     Damage("another world", TREES, cell("environment", "elsewhere"), "its environment is not its task's"),
     Damage("nodes of no tree", NODES, cell("task_id", "a"), "a node of a task without a tree"),
+    Damage("no nodes", NODES, lambda f: f.filter(pl.col("task_id") != f["task_id"][0]), "1 trees have no nodes"),
     Damage("gap", NODES, without(pl.col("node") == 2), "not numbered from 0 without a gap"),
     Damage("root", NODES, cell("text", "Action: a", pl.col("node") == 0), "node 0 is no root"),
     Damage("root's text", NODES, cell("observation", "x", pl.col("node") == 0), "the root's observation is not the task's"),
@@ -154,6 +164,13 @@ TABLES = (
     Damage("alike", NODES, siblings_alike, "another child of its parent is the same"),
     Damage("best", TREES, cell("best", 0.5), "best and worst are not those of its paths"),
     Damage("rollouts", TREES, cell("rollouts", lambda n: n + 1), "rollouts is not its root's visits"),
+    Damage(
+        "too many rollouts",
+        TREES,
+        same,
+        "its rollouts are not those of search.iterations",
+        lambda said: said["facts"]["params"]["search"].update(iterations=5),
+    ),
     Damage("stopped", TREES, cell("stopped", "solved"), "stopped is not what stopped it"),
     Damage("dropped", TREES, cell("stopped", "dropped"), "do not say whether it was dropped"),
     Damage("cost", TREES, cell("tokens", 1), "it cost less than its nodes did"),
@@ -173,6 +190,13 @@ TABLES = (
     Damage("in the history", REVISED, in_the_history, "its turning point lies in the common history"),
     Damage("turn", REVISED, cell("turn", lambda n: n + 1, USED), "turn or reflection is at another place"),
     Damage("no reflection", REVISED, cell("reflection", 0, USED), "turn or reflection is at another place"),
+    Damage(
+        "dropped and spliced",
+        REVISED,
+        lambda f: cell("turns", f.filter(USED)["turns"].to_list()[0], LOST)(f),
+        "it is spliced, though it has no turning point",
+    ),
+    Damage("turns without a turn", REVISED, cell("turn", None, USED), "it has turns, and no turning point"),
     Damage("reason", REVISED, cell("dropped", "no wish", LOST), "it is not dropped as"),
     Damage(
         "another reflection",
@@ -207,6 +231,7 @@ TABLES = (
     Damage("cut's task", CUTS, cell("task_id", "textcraft/none"), "its task is none in data/tasks/eval.parquet"),
     Damage("cut's length", CUTS, cell("turns", lambda turns: [*turns, turns[-1]]), "as many turns as cut_id says"),
     Damage("failed", CUTS, cell("n_failed", 0), "as many turns as cut_id says, or more than there were"),
+    Damage("too many cuts", CUTS, cut_again, "more cuts of one trajectory than recovery.cuts (1)"),
     Damage("cut's end", CUTS, cell("turns", turn(-1, terminal=True)), "it keeps the turn that ended the episode"),
     Damage("play", PLAYS, without(pl.lit(True)), "1 rows of data/tasks/eval.parquet are not played"),
     Damage("unknown cut", RECOVERIES, cell("play_id", "a#1#1"), "it does not begin as a row of data/recovery.parquet"),
@@ -216,7 +241,27 @@ TABLES = (
     Damage("counted turns", PLAYS, cell("n_invalid", lambda n: n + 1), "n_invalid: not as its turns"),
     Damage("play's reward", PLAYS, cell("reward", 0.5, ~pl.col("success")), "its reward is not that of its last turn"),
     Damage("ended", PLAYS, cell("ended", "length"), "ended is 'length', and not"),
+    Damage(
+        "dropped for another",
+        PLAYS,
+        lambda f: cell("dropped", "replay")(cell("message", "x: it is another")(f)),
+        "ended is not why it was dropped",
+    ),
     Damage("dropped play", PLAYS, cell("dropped", "replay"), "message does not say whether it was dropped"),
+)
+
+# Where the splices are texts and the tree is the judge.
+TEXTUAL = (
+    Damage("label", JUDGED, cell("label", lambda own: "good" if own == "bad" else "bad"), "label is not the tree's"),
+    Damage("record", REVISED, cell("turns", turn(-1, observation="Fine."), USED), "it is not the good path's record"),
+    Damage("replayed", REVISED, cell("replayed", True, USED), "replayed is not as splice.replay says (off)"),
+    Damage("reward", REVISED, cell("reward", 0.5, USED), "it was not replayed, and its reward is not the good path's"),
+    Damage(
+        "dropped",
+        REVISED,
+        lambda f: cell("dropped", "replayed: not over alpha", USED)(cell("message", "x", USED)(f)),
+        "it was not replayed, and is dropped for what it came to",
+    ),
 )
 
 

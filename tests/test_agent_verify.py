@@ -18,7 +18,7 @@ from moat.environments.base import EpisodeError, EpisodeErrorKind
 from moat.environments.textcraft import TextCraft
 from moat.schemas.trees import TREES as TREES_TABLE
 from moat.verify import AGENT_CONTENTS, verify
-from tests.agent_damage import CUTS, NODES, PLAYS, REVISED, SFT, TABLES, TREES, too_many_turns
+from tests.agent_damage import CUTS, NODES, PLAYS, REVISED, SFT, TABLES, TEXTUAL, TREES, too_many_turns
 from tests.conftest import ROOT
 from tests.damage import cell, lock, rewrite, same
 
@@ -96,6 +96,7 @@ def test_the_checkout_holds_every_kind_of_row(clean):
         {"several": "refuse"},
         {"mix.general.n": 1, "mix.eta": 0.5, "mix.max_good": 1} | GENERAL,
         {"recovery.cuts": 3},
+        {"search.depth": 1},
         {"seed": 3},
     ],
     ids=str,
@@ -139,6 +140,22 @@ def test_a_damaged_table_is_found_and_named(place, damage):
     assert found(place, damage.at or damage.path, damage.said), findings(place)
 
 
+@pytest.fixture(scope="module")
+def textual(tmp_path_factory):
+    """The small checkout of textual splices. Shared: copy it before changing anything."""
+    changes = {"splice.replay": "off", "judge.kind": "tree"}
+    return agent_rounds.build(tmp_path_factory.mktemp("textual"), changes).place
+
+
+@pytest.mark.trap(39)
+@pytest.mark.parametrize("damage", TEXTUAL, ids=lambda damage: damage.name)
+def test_a_damaged_textual_splice_is_found_and_named(textual, tmp_path, monkeypatch, damage):
+    shutil.copytree(textual, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project" / "agent_r")
+    damage.do()
+    assert found(tmp_path / "project" / "agent_r", damage.path, damage.said), findings(tmp_path / "project" / "agent_r")
+
+
 @pytest.mark.trap(38)
 def test_a_bad_step_of_the_common_history_is_no_turning_point(place):
     """The revision turns there; it is told by its place, whatever the judge said."""
@@ -176,10 +193,14 @@ def test_a_card_that_does_not_fit_is_found(place, model, changes, said):
     assert found(place, model, said), findings(place)
 
 
-def test_a_base_model_that_was_not_copied_is_found(tmp_path):
-    made = agent_rounds.build(tmp_path, {"cold_start.enabled": False, "mode": "optimal_only"})
-    (made.root / "models/actor/0/config.json").write_text("{}")
+def test_a_model_that_should_have_stayed_and_changed_is_found(tmp_path):
+    """Without a cold start round 0 is the base model; after one turn nothing is solved, and round 1 has nothing to learn."""
+    made = agent_rounds.build(tmp_path, {"cold_start.enabled": False, "search.depth": 1})
+    assert findings(made.root) == []
+    for key in "01":
+        (made.root / f"models/actor/{key}/config.json").write_text(f"{{{key}: 0}}")
     assert found(made.root, "models/actor/0", "it was not trained, and yet is not models/base")
+    assert found(made.root, "models/actor/1", "it was not trained, and yet is not models/actor/0")
 
 
 # --- warnings, and what is not there ----------------------------------------------------------------------------------
