@@ -110,7 +110,7 @@ def actor(texts: tuple[str, ...], said: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 @cache
-def _stage(name: str) -> Any:
+def stage_module(name: str) -> Any:
     """agent_r/stages/NAME.py as a module, without running it."""
     spec = importlib.util.spec_from_file_location(f"agent_r_stage_{name}", ROOT / "agent_r" / "stages" / f"{name}.py")
     assert spec is not None
@@ -138,7 +138,7 @@ class AgentCheckout:
     def run(self, name: str, machine: Machine | None = None, **arguments: str) -> None:
         """Run a stage: `run("search", round="1", prev="0")`."""
         with contextlib.chdir(self.root):
-            _stage(name).run(self.stage(name, machine, **arguments), **arguments)
+            stage_module(name).run(self.stage(name, machine, **arguments), **arguments)
 
     def read(self, schema: Table, path: Path) -> list[dict[str, Any]]:
         """A table's rows."""

@@ -8,7 +8,9 @@ import json
 import polars as pl
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
+from moat.cli import app
 from moat.params import yaml
 from moat.schemas.cuts import CUTS
 from moat.schemas.dialogues import DIALOGUES
@@ -19,6 +21,7 @@ from moat.schemas.plays import PLAYS
 from moat.schemas.revisions import REVISIONS
 from moat.schemas.trained import TRAINED
 from moat.schemas.trees import TREES
+from moat.verify import verify
 
 pytestmark = pytest.mark.slow
 OF_A_ROUND = {"trees": TREES, "nodes": NODES, "judgements": JUDGEMENTS, "revisions": REVISIONS, "sft": TRAINED}
@@ -78,6 +81,27 @@ def test_held_out_goals_are_neither_shown_nor_searched(agent_project):
     shown = set(agent_project.table(DIALOGUES, "agent_r/data/demos/actor.parquet")["task_id"])
     assert not tests & (set(train["task_id"]) | shown)
     assert set(agent_project.table(TREES, "agent_r/data/rounds/1/trees.parquet")["task_id"]) <= set(train["task_id"])
+
+
+def test_the_commands_know_the_run(agent_project, monkeypatch):
+    """moat verify finds nothing in it, dvc.lock and its hashes among what is looked at; status, trace and export agree."""
+    place = agent_project.place / "agent_r"
+    monkeypatch.chdir(place)
+
+    def moat(*arguments):
+        return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "100", "NO_COLOR": "1"})
+
+    report = verify(place)
+    assert [finding for result in report.results for finding in result.findings] == []
+    assert [result.title for result in report.results if not result.ran] == []
+    assert report.missing == []
+    said = moat("status").stdout
+    assert "Nothing to run" in said
+    shown = DIALOGUES.read(place / "data/demos/actor.parquet")["task_id"][0]
+    story = json.loads(moat("trace", shown, "--json").stdout)
+    assert (story["kind"], story["round"], story["models"][0]["path"]) == ("task", "1", "models/actor/0")
+    assert story["models"][0]["from_the_start"]["textcraft"]["n"] == 6
+    assert moat("export", "actor", "--out", str(agent_project.place / "exported")).exit_code == 0
 
 
 def test_a_second_repro_runs_nothing_and_the_root_s_leaves_it_alone(agent_project):

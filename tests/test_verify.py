@@ -20,7 +20,7 @@ from moat.cli import app
 from moat.params import ParamsError, yaml
 from moat.verify import CONTENTS, verify
 from tests.conftest import ROOT
-from tests.damage import KEPT, R1, TABLES, Damage, cell, rewrite
+from tests.damage import KEPT, R1, TABLES, Damage, cell, lock, rewrite
 
 
 @pytest.fixture
@@ -461,21 +461,6 @@ def test_without_anything_the_remedy_is_said(place):
 
 
 # --- dvc.lock ---------------------------------------------------------------------------------------------------------
-
-
-def lock(place, **stages):
-    """Write dvc.lock; a stage is (deps, outs, params), deps and outs by path, hashed as they are now."""
-
-    def entry(path):
-        files = list((place / path).rglob("*")) or [place / path]
-        return {"path": path, "hash": "md5", "md5": md5(place / path), "size": sum(part.stat().st_size for part in files)}
-
-    made = {
-        name: {"cmd": "x", "deps": [*map(entry, deps)], "outs": [*map(entry, outs)], "params": {"params.yaml": params}}
-        for name, (deps, outs, params) in stages.items()
-    }
-    with (place / "dvc.lock").open("w") as file:
-        yaml().dump({"schema": "2.0", "stages": made}, file)
 
 
 PAIRS, SCORES = "data/rounds/1/pairs.parquet", "data/rounds/1/scores.parquet"

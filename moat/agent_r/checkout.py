@@ -117,11 +117,8 @@ class AgentCheckout(Checkout[AgentParams]):
 
     @cached_property
     def cuts(self) -> dict[str, list[Row]]:
-        """The turns of every cut; empty where the table is not there."""
-        try:
-            return dict(self.table(layout.RECOVERY).select("cut_id", "turns").iter_rows())
-        except Absent:
-            return {}
+        """The turns of every cut. Raises Absent."""
+        return dict(self.table(layout.RECOVERY).select("cut_id", "turns").iter_rows())
 
     def trees(self, key: str) -> dict[str, list[Row]]:
         """A round's nodes by task, of those that are trees: rooted in node 0, every parent made before. Raises Absent."""

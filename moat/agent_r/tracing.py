@@ -261,7 +261,7 @@ def show(story: Row, out: Console) -> None:
     }[story["kind"]](story, out)
     if "training_rows" not in story:
         return
-    head(out, "Training rows", "" if story["training_rows"] else "none: it was not trained on")
+    head(out, "Training rows", "" if story["training_rows"] else "in no round's training set")
     for row in story["training_rows"]:
         counts = f"in {layout.table('sft', row['set'])}: {row['n_supervised']:,} tokens are learned from, "
         line(out, f"{escape(row['row_id'])} [dim]{counts}each counts {row['weight']:.3g}[/]")
@@ -375,7 +375,7 @@ def _show_demonstration(story: Row, out: Console) -> None:
 
 def _show_cut(story: Row, out: Console) -> None:
     cut = story["cut"]
-    _title(out, "Cut", story["key"], f"{cut['environment']}, {len(cut['turns'])} turns of {cut['n_failed']} are kept")
+    _title(out, "Cut", story["key"], f"{cut['environment']}, {len(cut['turns'])} of {cut['n_failed']} turns are kept")
     _task(out, story["task"])
     head(out, "Turns before it", f"of {layout.model(ACTOR, '0')}")
     _turns(out, cut["turns"], {})

@@ -82,12 +82,11 @@ def played(checkout: AgentCheckout) -> Findings:
     for key in checkout.evaluated:
         for path in (layout.evals(key), layout.recoveries(key)):
             try:
-                rows = checkout.table(path)
+                rows, given = checkout.table(path), checkout.cuts if path == layout.recoveries(key) else {}
             except Absent:
                 continue
             looked, settings = True, checkout.settings(path)
             limit = (settings.evaluate if path == layout.evals(key) else settings.recovery).max_turns
-            given = checkout.cuts if path == layout.recoveries(key) else {}
             told = [counted(row, given.get(row["play_id"], []), limit) for row in rows.iter_rows(named=True)]
             yield from checkout.each(path, rows, told)
     if not looked:

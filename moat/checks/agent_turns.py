@@ -39,11 +39,12 @@ def read_alike(checkout: AgentCheckout) -> Findings:
 
 
 def recorded(checkout: AgentCheckout) -> Iterator[tuple[Path, Several]]:
-    """The tables that hold turns, with how several actions of a turn were read."""
+    """The tables that hold turns, with how several actions of a turn were read; recoveries where their cuts are there."""
     paths = [layout.RECOVERY, *(layout.table("revisions", key) for key in checkout.rounds)]
     paths += [of(key) for of in (layout.evals, layout.recoveries) for key in checkout.evaluated]
     for path in paths:
         with suppress(Absent):
+            checkout.table(layout.RECOVERY if path == layout.recoveries(path.stem) else path)
             checkout.table(path)
             yield path, Several(checkout.settings(path).several)
 
