@@ -1,4 +1,4 @@
-"""The embedded actor's words: what tasks and demonstrations say, every word and every item as one token."""
+"""The embedded actor's words: what tasks and demonstrations say, every word as one token."""
 
 from __future__ import annotations
 
@@ -25,29 +25,26 @@ TURNS_OF_PHRASE = (
     ", that has nothing on it.",
     " It's empty inside.",
 )
+# And of TextCraft.
+FRAMES = ("Crafting commands:\n", "\n\nGoal: craft", " minecraft:")
 SAID = 6  # lines or sentences of a text for pretraining
 COUNTS = range(65)  # numbers that are one token with the blank before them
-_ITEM = re.compile(r"\b[0-9]+ ([a-z][a-z' -]*[a-z])")  # in a recipe: a count and an item
-_WORD = re.compile(r" ?[A-Za-z_:'-]+")
+_WORD = re.compile(r"[ _:]?[A-Za-z'-]+")
 _VERB = re.compile(r"Action: [a-z]+")
 
 
-def items(text: str) -> set[str]:
-    """The items that a text of TextCraft counts, as they are written there."""
-    return {name for part in re.split(r" using |, |\n", text) for name in _ITEM.findall(part)}
-
-
 def phrases(instructions: Iterable[str], firsts: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Phrases for instructions (whole), first observations, and the texts of demonstrations, in a fixed order."""
-    known = {name for first in firsts if first.startswith("Crafting commands:") for name in items(first)}
-    named = {f" {name}" for name in known} | {f"minecraft:{name.replace(' ', '_')}" for name in known}
+    """Phrases for instructions (whole), first observations, and the texts of demonstrations, in a fixed order.
+
+    An item of several words is as many tokens: so what is learned of one birch thing is known of the next.
+    """
     words = {word for text in (*firsts, *texts) for word in _WORD.findall(text)}
     words |= {verb for text in texts for verb in _VERB.findall(text)}
     opened = Counter(first.partition("\n\n")[0] + "\n\n" for first in firsts)
     described = [text for text, times in opened.items() if times > 1]  # what every task of a game begins with
-    fixed = [*instructions, *described, *TURNS_OF_PHRASE, ACKNOWLEDGED, NOT_READ, *REFLECTIONS, *PHRASES]
+    fixed = [*instructions, *described, *TURNS_OF_PHRASE, *FRAMES, ACKNOWLEDGED, NOT_READ, *REFLECTIONS, *PHRASES]
     fixed += ["Thought: ", "Action: ", *(f" {count}" for count in COUNTS), *(str(count) for count in COUNTS if count > 9)]
-    return list(dict.fromkeys([*fixed, *sorted(named | words)]))
+    return list(dict.fromkeys([*fixed, *sorted(words)]))
 
 
 def sentences(firsts: Sequence[str], rng: np.random.Generator) -> list[str]:
