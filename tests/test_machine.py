@@ -105,7 +105,9 @@ def test_a_role_takes_from_the_machine_what_it_does_not_say_itself():
 
 def test_an_unknown_role_is_named(tmp_path):
     (tmp_path / MACHINE).write_text("engines: {judge: {engine: hf}}\n", encoding="utf-8")
-    with pytest.raises(ParamsError, match=r"(?s)machine\.yaml.*engines\.judge.*'planner', 'grounder', 'actor', 'critic' or 'reader'"):
+    with pytest.raises(
+        ParamsError, match=r"(?s)machine\.yaml.*engines\.judge.*'planner', 'grounder', 'actor', 'critic' or 'reader'"
+    ):
         load(tmp_path)
 
 
