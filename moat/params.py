@@ -185,16 +185,21 @@ class PackagedModel(Section):
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of the file, so that another is refused.")
 
 
-class Sft(Section):
-    """A supervised fine-tuning."""
+class Updates(Section):
+    """How a model is updated."""
 
-    epochs: float = Field(gt=0)
     learning_rate: float = Field(gt=0)
     batch_size: Positive
     schedule: Literal["linear", "cosine", "constant"]
     warmup_ratio: Share
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
+
+
+class Sft(Updates):
+    """A supervised fine-tuning."""
+
+    epochs: float = Field(gt=0)
 
 
 class Lora(Section):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from moat.environments.textworld_express import GAMES
-from moat.params import Decoded, Pipeline, Positive, Section, Sft, Share
+from moat.params import Decoded, Pipeline, Positive, Section, Sft, Share, Updates
 
 Mode = Literal["agent_r", "direct_revision", "optimal_only", "optimal_plus_good", "bc"]
 
@@ -162,16 +162,10 @@ class Mix(Section):
     general: General
 
 
-class Train(Section):
+class Train(Updates):
     """The actor's update; how many epochs it takes is the round's."""
 
     updates: int = Field(ge=0, description="0: by epochs. Else the number of a round's updates, in every mode.")
-    learning_rate: float = Field(gt=0)
-    batch_size: Positive
-    schedule: Literal["linear", "cosine", "constant"]
-    warmup_ratio: Share
-    weight_decay: float = Field(ge=0)
-    max_grad_norm: float = Field(gt=0)
 
     def sft(self, epochs: float) -> Sft:
         """As a fine-tuning of so many epochs."""
