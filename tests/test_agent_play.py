@@ -181,6 +181,7 @@ def test_settings_that_cannot_be_are_refused(root, tmp_path, changes, said):
     from moat.params import yaml
 
     raw = yaml().load((root / "agent_r" / "params.yaml").read_text(encoding="utf-8"))
+    raw["train"]["updates"] = 0
     raw |= changes
     with (tmp_path / "params.yaml").open("w", encoding="utf-8") as file:
         yaml().dump(raw, file)
