@@ -6,6 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+from moat.environments.textcraft import TextCraft as Crafting
 from moat.worlds.shop import Shop, ShopSession
 
 STATUSES = (302, 400, 404, 422, 500, 502, 503, 504)
@@ -168,3 +169,28 @@ class SciWorld(Gym):
 
     def close(self, id):
         return True
+
+
+class Crafts(TextCraft):
+    """A TextCraft server with the game behind it: tasks numbered as they are listed, a session for each /create."""
+
+    def __init__(self):
+        super().__init__()
+        self.game, self.sessions, self.created = Crafting(), {}, 0
+
+    def create(self):
+        self.created += 1
+        self.sessions[self.created] = self.game.episode()
+        return {"id": self.created, "observation": "", "done": False, "reward": 0}
+
+    def reset(self, id, data_idx=0):
+        if id not in self.sessions or data_idx >= 544:
+            return {"error": f"{id} or {data_idx} is not valid"}
+        return {"id": id, "observation": self.sessions[id].reset(self.game.tasks()[data_idx]), "done": False, "reward": 0}
+
+    def step(self, id, action):
+        step = self.sessions[id].step(action.partition("Action: ")[2])
+        return {"observation": step.observation, "reward": step.reward_raw, "done": step.terminal}
+
+    def close(self, id):
+        return {"closed": self.sessions.pop(id, None) is not None}

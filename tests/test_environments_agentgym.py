@@ -8,34 +8,8 @@ import pytest
 from moat.agentgym import Environment, Server
 from moat.environments.agentgym import RECOVERIES, AgentGym
 from moat.environments.base import EpisodeError, EpisodeErrorKind
-from moat.environments.textcraft import TextCraft as Crafting
 from moat.worlds.shop import Shop
-from tests.agentgym_server import SciWorld, TextCraft, WebShop
-
-
-class Crafts(TextCraft):
-    """A TextCraft server with the game behind it: tasks numbered as they are listed, a session for each /create."""
-
-    def __init__(self):
-        super().__init__()
-        self.game, self.sessions, self.created = Crafting(), {}, 0
-
-    def create(self):
-        self.created += 1
-        self.sessions[self.created] = self.game.episode()
-        return {"id": self.created, "observation": "", "done": False, "reward": 0}
-
-    def reset(self, id, data_idx=0):
-        if id not in self.sessions or data_idx >= 544:
-            return {"error": f"{id} or {data_idx} is not valid"}
-        return {"id": id, "observation": self.sessions[id].reset(self.game.tasks()[data_idx]), "done": False, "reward": 0}
-
-    def step(self, id, action):
-        step = self.sessions[id].step(action.partition("Action: ")[2])
-        return {"observation": step.observation, "reward": step.reward_raw, "done": step.terminal}
-
-    def close(self, id):
-        return {"closed": self.sessions.pop(id, None) is not None}
+from tests.agentgym_server import Crafts, SciWorld, TextCraft, WebShop
 
 
 @pytest.fixture
