@@ -12,7 +12,7 @@ from trl import SFTTrainer
 from moat import training
 from moat.agent_r.examples import conversations, rendered
 from moat.agent_r.general import told
-from moat.agent_r.mixing import good_row, revision_row, shown_row, tokens_by_origin, weights
+from moat.agent_r.mixing import good_row, lessons, revision_row, shown_row, tokens_by_origin, weights
 from moat.agent_r.play import Turn
 from moat.agent_r.turns import ACKNOWLEDGED, NOT_READ, REFLECTIONS, reflection
 from moat.machine import Machine
@@ -203,3 +203,16 @@ def test_an_epochs_losses_sum_to_the_whole_sets(make_model, tokenizer, renderer,
 def test_reflections_are_ten_different_sentences():
     assert len(set(REFLECTIONS)) == 10
     assert {reflection("draw", number) for number in range(200)} == {f"Thought: {sentence}" for sentence in REFLECTIONS}
+
+
+def test_revisions_that_differ_in_their_reflection_alone_are_one():
+    """Bad paths that part after their turning point would teach one thing several times over."""
+    turns = [one.row() for one in REVISED]
+    other = [*turns[:2], turns[2] | {"text": reflection("test", 2)}, *turns[3:]]
+    longer = [*turns[:2], turns[2], turns[4], turns[5]]
+    revisions = [
+        {"task_id": GOAL["task_id"], "turns": own, "reflection": 2, "reward": 1.0, "bad": bad, "good": 9}
+        for bad, own in ((3, turns), (5, other), (7, longer))
+    ]
+    rows = lessons({GOAL["task_id"]: GOAL}, revisions)
+    assert [row["row_id"] for row in rows] == [f"revision/textcraft/stick/{bad}/9" for bad in (3, 7)]

@@ -5,8 +5,8 @@ Reads    data/rounds/{round}/{nodes,revisions}.parquet, data/tasks/train.parquet
 Writes   data/rounds/{round}/sft.parquet
 Paper    Agent-R, section 3.3: L = eta (L_good + L_revision) + (1 - eta) L_general, eta = 0.2
 Differs  each L is a mean over the tokens of the round's whole set, so that it depends on no batch; of a tree at most
-         `mix.max_good` good trajectories, those of other reward and length being as good; without general data L_good +
-         L_revision
+         `mix.max_good` good trajectories, the best and of these the shortest; of revisions that differ in their reflection
+         alone one; without general data L_good + L_revision
 
     python -m moat.launch stages/mix.py --round 1 --prev 0
 """
@@ -16,8 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 from moat import layout, models
+from moat.agent_r import mixing
 from moat.agent_r.examples import rendered
-from moat.agent_r.mixing import good_row, revision_row, shown_row, tokens_by_origin, weights
+from moat.agent_r.mixing import good_row, shown_row, tokens_by_origin, weights
 from moat.agent_r.params import AgentParams, good
 from moat.agent_r.paths import Path, finished
 from moat.examples import OVER_LENGTH
@@ -59,7 +60,9 @@ def run(stage: Stage[AgentParams], round: str, prev: str) -> None:
     revisions = REVISIONS.read(tables[1])
     kept = revisions.filter(revisions["dropped"].is_null())
     drops["revision not kept"] = len(revisions) - len(kept)
-    found += [revision_row(goals[row["task_id"]], row) for row in kept.iter_rows(named=True)]
+    lessons = mixing.lessons(goals, kept.iter_rows(named=True))
+    drops["equal to another revision"] = len(kept) - len(lessons)
+    found += lessons
     chats = [shown_row(row) for row in DIALOGUES.read(demos[1]).iter_rows(named=True)]
     wanted = min(params.mix.general.n, len(chats)) or len(chats)
     found += draw_initial(chats, wanted, seed_of(params.seed, "general", round))
@@ -81,7 +84,8 @@ def run(stage: Stage[AgentParams], round: str, prev: str) -> None:
         rows = sum(row["origin"] == origin for row in table)
         stage.say(f"{origin}: {rows:,} rows, {tokens[origin]:,} supervised tokens, each counts {counted[origin]:.3g}")
     if not table:
-        stage.warn(f"nothing to train on: no trajectory passes alpha {alpha:g}, and none was revised; the actor will stay")
+        bar = "has the full reward" if params.mode == "optimal_only" else f"passes alpha {alpha:g}"
+        stage.warn(f"nothing to train on: no trajectory {bar}, and none was revised; the actor will stay")
     stage.close(counts)
 
 

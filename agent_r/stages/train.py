@@ -24,14 +24,15 @@ def run(stage: Stage[AgentParams], round: str, prev: str) -> None:
     """All input and output of the stage."""
     params, target, source = stage.params, layout.model("actor", round), layout.table("sft", round)
     start = layout.model("actor", prev if params.init_from == "previous" else "0")
-    stage.header(f"train the actor, round {round}", [source, *adapters.parts(start)], [target])
+    before = layout.model("actor", prev)
+    stage.header(f"train the actor, round {round}", [source, *adapters.parts(*dict.fromkeys((start, before)))], [target])
     table = TRAINED.read(source)
     renderer = Renderer(models.load_tokenizer(start), params.format)
     rows, names, counts = conversations(renderer, table, params.max_length)
     read = ("train", f"rounds.{round}.epochs", "init_from", "lora", "format", "max_length", "seed")
     if not rows:
-        stage.warn("no rows: the actor stays as it was")
-        models.copy(start, target, stage.facts(*read, counts=counts))
+        stage.warn(f"no rows: the actor stays as round {prev} left it")
+        models.copy(before, target, stage.facts(*read, counts=counts))
         stage.close(counts)
         return
     weight = dict(zip(table["row_id"], table["weight"], strict=True))

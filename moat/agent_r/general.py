@@ -8,6 +8,7 @@ from typing import Any
 
 from moat.agent_r.params import AgentParams
 from moat.layout import SOURCES
+from moat.sources.base import SourceError
 from moat.sources.chat import ASSISTANT, OTHER, ROLES, USER
 from moat.sources.fields import Unusable, items, mapping, text
 from moat.sources.files import Rows, hub_rows, open_rows
@@ -20,14 +21,23 @@ Row = dict[str, Any]
 def read(stage: Stage[AgentParams]) -> tuple[list[Row], Counter[str]]:
     """The conversations that params.yaml names, as rows of DIALOGUES, and how many were left out, by reason.
 
-    Raises SourceError for a file or a data set that cannot be read.
+    Raises SourceError for a file or a data set that cannot be read, or that holds none.
     """
     settings = stage.params.mix.general
     if settings.file:
-        return told(open_rows(SOURCES / settings.file))
-    if settings.hub:
-        return told(hub_rows(settings.hub, None, settings.split, settings.revision, data_file=settings.data_file or None))
-    return [], Counter()
+        found = told(open_rows(SOURCES / settings.file))
+    elif settings.hub:
+        rows = hub_rows(settings.hub, None, settings.split, settings.revision, data_file=settings.data_file or None)
+        found = told(rows)
+    else:
+        return [], Counter()
+    if not found[0]:
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in found[1].most_common()) or "it has no rows"
+        raise SourceError(
+            f"mix.general: no conversation in {settings.file or settings.hub} ({reasons}): a row has `conversations` of "
+            "from and value, or `messages` of role and content"
+        )
+    return found
 
 
 def told(rows: Rows | Iterable[tuple[int, Any]]) -> tuple[list[Row], Counter[str]]:

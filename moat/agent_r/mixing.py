@@ -8,12 +8,13 @@ Without general data the loss is L_good + L_revision; a set without rows has no 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from moat.agent_r.actor import conversation
 from moat.agent_r.play import Turn
 from moat.agent_r.turns import Kind
+from moat.mixing import first_of_equal
 
 Row = dict[str, Any]
 
@@ -47,6 +48,17 @@ def revision_row(goal: Row, revision: Row) -> Row:
     learned = [number == start or (number > start and turn["kind"] == Kind.ACTION) for number, turn in enumerate(turns)]
     name = f"revision/{goal['task_id']}/{revision['bad']}/{revision['good']}"
     return _row(name, "revision", goal, revision["reward"], texts, learned)
+
+
+def lessons(goals: Mapping[str, Row], revisions: Iterable[Row]) -> list[Row]:
+    """The rows of kept revisions; of those of a task that differ in the drawn reflection alone the first.
+
+    Bad paths that part after their turning point, each with the same good path, would else say one thing several times.
+    """
+    kept = list(revisions)
+    turns = [[turn["text"] for number, turn in enumerate(one["turns"]) if number != one["reflection"]] for one in kept]
+    keys = [(one["task_id"], one["reflection"], *said) for one, said in zip(kept, turns, strict=True)]
+    return [revision_row(goals[one["task_id"]], one) for one in first_of_equal(kept, keys)]
 
 
 def shown_row(dialogue: Row) -> Row:

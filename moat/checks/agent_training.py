@@ -12,7 +12,7 @@ import polars as pl
 from moat import layout
 from moat.agent_r.checkout import ACTOR, DEMOS, GENERAL, AgentCheckout, Row
 from moat.agent_r.examples import rendered
-from moat.agent_r.mixing import good_row, revision_row, shown_row
+from moat.agent_r.mixing import good_row, lessons, shown_row
 from moat.agent_r.params import good
 from moat.checkout import Absent, Findings, Level, each_round
 from moat.checks.cards import card, copied, unchanged, updates
@@ -39,9 +39,8 @@ def due(checkout: AgentCheckout, key: str) -> dict[str, Row]:
             fine.sort(key=lambda one: (-one.reward, len(one.turns), one.end))
             found += [good_row(goals[task], one.end, one.turns) for one in fine[: settings.mix.max_good]]
     revisions = checkout.round_table("revisions", key)
-    for row in revisions.filter(revisions["dropped"].is_null()).iter_rows(named=True):
-        if row["task_id"] in goals and row["turns"]:  # else it is told of as a revision
-            found.append(revision_row(goals[row["task_id"]], row))
+    kept = revisions.filter(revisions["dropped"].is_null()).iter_rows(named=True)
+    found += lessons(goals, (row for row in kept if row["task_id"] in goals and row["turns"]))  # else told of as a revision
     return {row["row_id"]: row for row in found}
 
 
