@@ -15,7 +15,7 @@ from moat.agent_r.examples import rendered
 from moat.agent_r.mixing import good_row, lessons, shown_row
 from moat.agent_r.params import good
 from moat.checkout import Absent, Findings, Level, each_round
-from moat.checks.cards import card, copied, unchanged, updates
+from moat.checks.cards import card, copied, updates
 from moat.examples import OVER_LENGTH
 from moat.params import Sft
 
@@ -137,7 +137,7 @@ def tuned(checkout: AgentCheckout, key: str) -> Findings:
     yield from left_out(checkout, path, table.filter(~fits), model)
     n = int(fits.sum())
     if not n:
-        yield from unchanged(checkout, model, key)
+        yield from copied(checkout, model, model.parent / checkout.params.before()[key])
         return
     steps = settings.train.updates or updates(n, settings.train.sft(settings.rounds[key].epochs))
     yield from card(checkout, model, "train", "rows", n, steps)
