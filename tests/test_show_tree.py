@@ -198,5 +198,12 @@ def test_an_unknown_task_is_answered_with_near_ones(project, asked, near):
 
 
 def test_before_the_first_search_the_stage_is_named(tmp_path):
-    with pytest.raises(NoTreeError, match=r"no round .* has trees: `dvc repro` of the stage search"):
+    with pytest.raises(NoTreeError, match=r"no round .* has trees: `dvc repro -R .*` in the project's folder makes them"):
         find(tmp_path, TASK)
+
+
+def test_a_round_without_trees_is_named_with_those_that_have_some(tmp_path):
+    (tmp_path / layout.table("trees", "1")).parent.mkdir(parents=True)
+    TREES.write(tmp_path / layout.table("trees", "1"), [], {})
+    with pytest.raises(NoTreeError, match=r"round 9 has no trees in .*; there are those of round 1"):
+        find(tmp_path, "textcraft/stick", "9")

@@ -102,14 +102,14 @@ class Drawing:
 def find(root: Path, task: str, round_key: str | None = None) -> Drawing:
     """A task's tree in the pipeline in `root`, by default in the last round that has it.
 
-    Raises NoTreeError, FileNotFoundError for a round without a search, TableError.
+    Raises NoTreeError, FileNotFoundError where the nodes are missing, TableError.
     """
-    if round_key is None:
-        rounds = [path.parent.name for path in root.glob(str(layout.table(TREES.name, "*")))]
-        if not rounds:
-            raise NoTreeError(f"no round in {root} has trees: `dvc repro` of the stage search makes them")
-    else:
-        rounds = [round_key]
+    searched = sorted(path.parent.name for path in root.glob(str(layout.table(TREES.name, "*"))))
+    if not searched:
+        raise NoTreeError(f"no round in {root} has trees: `dvc repro -R {root.name}` in the project's folder makes them")
+    if round_key is not None and round_key not in searched:
+        raise NoTreeError(f"round {round_key} has no trees in {root}; there are those of round {', '.join(searched)}")
+    rounds = searched if round_key is None else [round_key]
     known: set[str] = set()
     for key in sorted(rounds, key=lambda key: int(key) if key.isdigit() else 0, reverse=True):
         trees = TREES.read(root / layout.table(TREES.name, key))
