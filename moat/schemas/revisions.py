@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from moat.schemas.turns import TURNS
+from moat.agent_r.columns import TURNS
 from moat.tables import Column, Table
 
 REVISIONS = Table(
