@@ -7,6 +7,7 @@ key. YAML is read as YAML 1.2 (`2e-4` is a number, `on` a word).
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -378,14 +379,14 @@ class Pipeline(Section):
     lora: Lora
     evaluated: dict[str, dict[str, Any]]
 
+    @abstractmethod
     def before(self) -> Mapping[str, str]:
         """Every round by its key, with the round whose models it starts from."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def longest(self) -> int:
         """Tokens of the longest prompt with the longest answer that a model is asked for."""
-        raise NotImplementedError
 
     @model_validator(mode="after")
     def _rounds_chain(self) -> Self:
