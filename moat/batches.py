@@ -6,31 +6,53 @@ nothing. So the processes stay in step, whatever the number of rows: each makes 
 the others, and no row is lost or seen twice. Only the last batch of an epoch can need fillers.
 
 An epoch's order is the one that the Trainer of transformers draws in one process: torch's permutation, seeded with the
-run's seed plus the epoch's number.
+run's seed plus the epoch's number. Grouped by length, the rows of an update are similar in length, so that little of a
+batch is padding; which ones meet still changes from epoch to epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 FILLER = -1  # the number of a place that no row has
+PARTS = 4  # grouped by length, an epoch is sorted in at least so many parts,
+LARGEST = 50  # each of at most so many batches
 
 
-@lru_cache(maxsize=4)
 def order(rows: int, seed: int, epoch: int) -> list[int]:
     """The numbers of all rows, in the order in which an epoch learns from them."""
-    generator = torch.Generator().manual_seed(seed + epoch)
-    drawn: list[int] = torch.randperm(rows, generator=generator).tolist()
+    return _shuffled(rows, torch.Generator().manual_seed(seed + epoch))
+
+
+def _shuffled(n: int, generator: torch.Generator) -> list[int]:
+    drawn: list[int] = torch.randperm(n, generator=generator).tolist()
     return drawn
 
 
-@dataclass(frozen=True)
+def grouped(lengths: Sequence[int], batch: int, seed: int, epoch: int) -> list[int]:
+    """An epoch's order in which every `batch` rows are similar in length (tokens).
+
+    The rows are shuffled, cut into parts of some batches, each part sorted by length and cut into batches, and the batches
+    shuffled; one that is not full stays last.
+    """
+    generator = torch.Generator().manual_seed(seed + epoch)
+    rows = _shuffled(len(lengths), generator)
+    part = batch * max(1, min(LARGEST, len(rows) // (batch * PARTS)))
+    parts = [sorted(rows[at : at + part], key=lengths.__getitem__) for at in range(0, len(rows), part)]
+    batches = [one[at : at + batch] for one in parts for at in range(0, len(one), batch)]
+    rest = batches.pop() if len(batches[-1]) < batch else []
+    return [row for number in _shuffled(len(batches), generator) for row in batches[number]] + rest
+
+
+@dataclass
 class Plan:
-    """`updates` updates over `rows` rows in effective batches of `batch` rows, epoch after epoch."""
+    """`updates` updates over `rows` rows in effective batches of `batch` rows, epoch after epoch.
+
+    With `lengths` (tokens of each row) the rows of an update are similar in length.
+    """
 
     rows: int
     batch: int
@@ -38,11 +60,21 @@ class Plan:
     seed: int
     processes: int = 1
     accumulation: int = 1
+    lengths: Sequence[int] | None = None
+    _order: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)  # the last epoch that was asked for
+
+    def _of_epoch(self, epoch: int) -> list[int]:
+        if self._order[0] != epoch:
+            here = order(self.rows, self.seed, epoch)
+            if self.lengths is not None:
+                here = grouped(self.lengths, self.batch, self.seed, epoch)
+            self._order = (epoch, here)
+        return self._order[1]
 
     def whole(self, update: int) -> list[int]:
         """The rows of an update (numbered from 0), those of all processes; the last one of an epoch may have fewer."""
         epoch, number = divmod(update, -(-self.rows // self.batch))
-        return order(self.rows, self.seed, epoch)[number * self.batch : (number + 1) * self.batch]
+        return self._of_epoch(epoch)[number * self.batch : (number + 1) * self.batch]
 
     def micro_batches(self, update: int) -> list[list[list[int]]]:
         """The rows of an update by accumulation step, then by process; FILLER where a place has no row."""

@@ -195,6 +195,7 @@ class Updates(Section):
     warmup_ratio: Share
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
+    group_by_length: bool
 
 
 class Sft(Updates):

@@ -53,7 +53,7 @@ from moat.tokens import Conversation, Example
 TRAINERS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft")
 IGNORED = -100  # a label that no loss counts
 SIDES = ("chosen", "rejected")
-OWN = ("row", "name", "tokens", "scored", "weight")  # columns that no collator knows
+OWN = ("row", "name", "length", "tokens", "scored", "weight")  # columns that no collator knows
 # What a model folder keeps of the training log, an entry an update; no times, so that equal runs have equal bytes.
 LOGGED = {
     "update",
@@ -432,6 +432,7 @@ class Job:
     arguments: dict[str, Any]
     beta: float = 0.0
     nll_weight: float = 0.0
+    group_by_length: bool = False
 
     def config(self) -> Any:
         """The trainer's settings; from here on the processes know each other."""
@@ -450,10 +451,11 @@ class Job:
         )
 
 
-def _own(names: Sequence[str] | None, tokens: list[int], scored: list[int]) -> dict[str, list[Any]]:
-    """What errors and weights are made from; names are the rows' numbers by default."""
+def _own(names: Sequence[str] | None, lengths: list[int], tokens: list[int], scored: list[int]) -> dict[str, list[Any]]:
+    """What batches, errors and weights are made from; names are the rows' numbers by default."""
     numbers = list(range(len(tokens)))
-    return {"row": numbers, "name": list(names or map(str, numbers)), "tokens": tokens, "scored": scored}
+    named = {"row": numbers, "name": list(names or map(str, numbers))}
+    return named | {"length": lengths, "tokens": tokens, "scored": scored}
 
 
 def sft_columns(
@@ -469,7 +471,9 @@ def sft_columns(
     ]
     tokens = [sum(label != IGNORED for label in own[1:]) for own in labels]  # nothing foretells a row's first
     return (
-        {"input_ids": ids, "labels": labels} | _own(names, tokens, tokens) | ({"weight": list(weights)} if weights else {})
+        {"input_ids": ids, "labels": labels}
+        | _own(names, [len(row) for row in rows], tokens, tokens)
+        | ({"weight": list(weights)} if weights else {})
     )
 
 
@@ -488,7 +492,8 @@ def dpo_columns(
         "ref_chosen_logps": list(reference[0]),
         "ref_rejected_logps": list(reference[1]),
     }
-    return columns | _own(names, tokens, [n + len(row.completion) for n, row in zip(tokens, rejected, strict=True)])
+    lengths = [max(map(len, pair)) for pair in zip(chosen, rejected, strict=True)]
+    return columns | _own(names, lengths, tokens, [n + len(row.completion) for n, row in zip(tokens, rejected, strict=True)])
 
 
 def sft(
@@ -500,6 +505,7 @@ def sft(
     names: Sequence[str] | None = None,
     checkpoints: Checkpoints | None = None,
     weights: Sequence[float] | None = None,
+    group_by_length: bool = False,
 ) -> list[dict[str, float]]:
     """Fine-tune `model` in place on what is supervised of `rows`; returns the log, one entry an update.
 
@@ -507,7 +513,8 @@ def sft(
     as for `train_sft`. `names` are what an error calls the rows (their numbers by default).
     """
     data = Dataset.from_dict(sft_columns(rows, names, weights))
-    return log_of(train(Job("sft", arguments), data, lambda: model, tokenizer, advance, checkpoints))
+    job = Job("sft", arguments, group_by_length=group_by_length)
+    return log_of(train(job, data, lambda: model, tokenizer, advance, checkpoints))
 
 
 def dpo(
@@ -522,6 +529,7 @@ def dpo(
     advance: Advance,
     names: Sequence[str] | None = None,
     checkpoints: Checkpoints | None = None,
+    group_by_length: bool = False,
 ) -> list[dict[str, float]]:
     """Align `model` in place; row i of `chosen` and of `rejected` share their prompt. Returns the log.
 
@@ -530,7 +538,7 @@ def dpo(
     completion (Rafailov et al. 2023, eq. 7), plus `nll_weight` × the chosen completions' mean NLL per token.
     """
     data = Dataset.from_dict(dpo_columns(reference, chosen, rejected, names))
-    job = Job("dpo", arguments, beta, nll_weight)
+    job = Job("dpo", arguments, beta, nll_weight, group_by_length)
     return log_of(train(job, data, lambda: model, tokenizer, advance, checkpoints))
 
 
@@ -558,7 +566,8 @@ def train(
         trainer.nll_weight = job.nll_weight
         shape = (config.world_size, config.gradient_accumulation_steps)
         batch = config.per_device_train_batch_size * math.prod(shape)
-        trainer.follow(Plan(len(rows), batch, config.max_steps, config.data_seed, *shape))
+        lengths = rows["length"][:] if job.group_by_length else None
+        trainer.follow(Plan(len(rows), batch, config.max_steps, config.data_seed, *shape, lengths))
         for callback in ("PrinterCallback", "ProgressCallback"):
             for present in list(trainer.callback_handler.callbacks):
                 if type(present).__name__ == callback:
@@ -684,8 +693,9 @@ def train_sft(
     adapters.check_start(start, stage.params.lora)
     updates = updates or updates_for(settings, len(rows))
     models.set_up(stage.machine)
-    job = Job("sft", arguments(settings, updates, seed, stage.machine))
-    more = {} if weights is None else {"weights": list(weights)}
+    job = Job("sft", arguments(settings, updates, seed, stage.machine), group_by_length=settings.group_by_length)
+    more: dict[str, Any] = {"group_by_length": settings.group_by_length}
+    more |= {} if weights is None else {"weights": list(weights)}
     with _checkpoints(stage, start, job.arguments, _ids(rows), **more) as checkpoints:
         model, log = _trained(stage, job, sft_columns(rows, names, weights), start, seed, "training", checkpoints)
         _finish(stage, model, target, log, {**facts, "rows": len(rows), "updates": updates})
@@ -725,9 +735,10 @@ def train_dpo(
     models.set_up(stage.machine)
     log_ref = reference_logprobs(stage, reference, chosen, rejected, names)
     updates = updates_for(settings, len(chosen))
-    job = Job("dpo", arguments(settings, updates, seed, stage.machine), settings.beta, settings.nll_weight)
-    weights = {"beta": settings.beta, "nll_weight": settings.nll_weight, "reference": log_ref}
-    with _checkpoints(stage, start, job.arguments, [_ids(chosen), _ids(rejected)], **weights) as checkpoints:
+    how = {"beta": settings.beta, "nll_weight": settings.nll_weight, "group_by_length": settings.group_by_length}
+    job = Job("dpo", arguments(settings, updates, seed, stage.machine), **how)
+    more = how | {"reference": log_ref}
+    with _checkpoints(stage, start, job.arguments, [_ids(chosen), _ids(rejected)], **more) as checkpoints:
         columns = dpo_columns(log_ref, chosen, rejected, names)
         model, log = _trained(stage, job, columns, start, seed, "aligning", checkpoints)
         for name in ("logps/chosen", "logps/rejected", "rewards/margins"):

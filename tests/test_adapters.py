@@ -34,7 +34,8 @@ TOOLS = "Calculator(expression)"
 TASKS = ("Ada Ash has 4 apples.", "Ben Bell has 90 coins. Ben Bell buys 7. Ben Bell loses 12 of them.", "x", "How many now?")
 PLANS = ("Subgoal 1: Add 5 to 4", "no", "Subgoal 1: Add what comes in; Subgoal 2: Divide what there is", "Subgoal 1: Add")
 ACTIONS = ("R1 = Calculator(4 + 5)", "R1 = R2", "R1 = 1", "R1 = Calculator(12 * 3); R2 = Calculator(R1 - 7); R3 = R2")
-TRAIN = {"epochs": 3, "learning_rate": 1e-2, "batch_size": 4, "schedule": "constant", "warmup_ratio": 0, "weight_decay": 0}
+TRAIN = {"epochs": 3, "learning_rate": 1e-2, "batch_size": 4, "schedule": "constant", "warmup_ratio": 0}
+TRAIN |= {"weight_decay": 0, "group_by_length": True}
 BASE, ZERO, ONE = layout.BASE_MODEL, layout.model("planner", "0"), layout.model("planner", "1")
 FILES = {"adapter_config.json", "adapter_model.safetensors", "moat.json", "tokenizer.json", "tokenizer_config.json"}
 

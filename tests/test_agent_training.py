@@ -21,7 +21,14 @@ from moat.tokens import Renderer
 
 GOAL = {"task_id": "textcraft/stick", "environment": "textcraft", "instruction": "Craft.\n", "first": "Goal: stick."}
 SFT_SETTINGS = Sft(
-    epochs=1, learning_rate=1e-2, batch_size=4, schedule="constant", warmup_ratio=0, weight_decay=0, max_grad_norm=1e9
+    epochs=1,
+    learning_rate=1e-2,
+    batch_size=4,
+    schedule="constant",
+    warmup_ratio=0,
+    weight_decay=0,
+    max_grad_norm=1e9,
+    group_by_length=False,
 )
 
 

@@ -180,6 +180,7 @@ def test_the_dpo_loss(tmp_path):
         warmup_ratio=0,
         weight_decay=0,
         max_grad_norm=1,
+        group_by_length=False,
     )
     arguments = training.arguments(settings, 1, 0, Machine(device="cpu", scratch=str(tmp_path))) | {
         "output_dir": str(tmp_path)

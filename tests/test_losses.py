@@ -25,7 +25,8 @@ TOOLS = "Calculator(expression)"
 TASKS = ("Ada Ash has 4 apples.", "Ben Bell has 90 coins. Ben Bell buys 7. Ben Bell loses 12 of them.", "x", "How many now?")
 PLANS = ("Subgoal 1: Add 5 to 4", "no", "Subgoal 1: Add what comes in; Subgoal 2: Divide what there is", "Subgoal 1: Add")
 ACTIONS = ("R1 = Calculator(4 + 5)", "R1 = R2", "R1 = 1", "R1 = Calculator(12 * 3); R2 = Calculator(R1 - 7); R3 = R2")
-TRAIN = {"epochs": 1, "learning_rate": RATE, "batch_size": 4, "schedule": "constant", "warmup_ratio": 0, "weight_decay": 0}
+TRAIN = {"epochs": 1, "learning_rate": RATE, "batch_size": 4, "schedule": "constant", "warmup_ratio": 0}
+TRAIN |= {"weight_decay": 0, "group_by_length": False}
 
 
 def nothing(n):

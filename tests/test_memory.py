@@ -67,6 +67,7 @@ def train(tokenizer, tmp_path):
             warmup_ratio=0.0,
             weight_decay=0.0,
             max_grad_norm=1.0,
+            group_by_length=False,
         )
         own = training.arguments(settings, 2, 0, Machine(device="cpu")) | {"output_dir": str(tmp_path)}
         own |= {"bf16": how.dtype == "bfloat16", "gradient_checkpointing": how.checkpointing}

@@ -31,7 +31,7 @@ from tests.killing import KilledError, killed_after
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, BATCH = 10, 8  # an epoch is a full batch and one of 2, for 2 processes of 2 micro-batches: two fillers
 TRAIN = {"epochs": 2, "learning_rate": 1e-2, "batch_size": BATCH, "schedule": "cosine", "warmup_ratio": 0.1}
-TRAIN |= {"weight_decay": 0.01, "max_grad_norm": 1.0}
+TRAIN |= {"weight_decay": 0.01, "max_grad_norm": 1.0, "group_by_length": False}
 KINDS = ("sft", "dpo")
 needs_deepspeed = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None or shutil.which("c++") is None,

@@ -36,7 +36,7 @@ PLANS = (  # ragged on purpose: from 6 to about 40 tokens
 
 def settings(**changes):
     base = {"epochs": 1, "learning_rate": 1e-2, "batch_size": 4, "schedule": "constant", "warmup_ratio": 0}
-    return Sft(**base | {"weight_decay": 0, "max_grad_norm": 1} | changes)
+    return Sft(**base | {"weight_decay": 0, "max_grad_norm": 1, "group_by_length": False} | changes)
 
 
 def align(**changes):
