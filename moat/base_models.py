@@ -73,8 +73,19 @@ def word_tokenizer(phrases: list[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def scratch_model(vocabulary: int, hidden_size: int, layers: int, heads: int, positions: int, seed: int) -> LlamaForCausalLM:
-    """A Llama with tied embeddings and random float32 weights that depend on `seed` alone."""
+def scratch_model(
+    vocabulary: int,
+    hidden_size: int,
+    layers: int,
+    heads: int,
+    positions: int,
+    seed: int,
+    initializer_range: float | None = None,
+) -> LlamaForCausalLM:
+    """A Llama with tied embeddings and random float32 weights that depend on `seed` alone.
+
+    `initializer_range` is their standard deviation, by default 1 / sqrt(hidden_size).
+    """
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -88,7 +99,7 @@ def scratch_model(vocabulary: int, hidden_size: int, layers: int, heads: int, po
         bos_token_id=1,
         eos_token_id=2,
         attention_dropout=0.0,
-        initializer_range=hidden_size**-0.5,
+        initializer_range=hidden_size**-0.5 if initializer_range is None else initializer_range,
     )
     return LlamaForCausalLM(config)
 

@@ -48,7 +48,13 @@ def _embedded(stage: Stage[Any], settings: EmbeddedModel, embedded: Embedded, fa
     """Make, pretrain and publish the embedded model."""
     tokenizer = base_models.word_tokenizer(embedded.phrases)
     model = base_models.scratch_model(
-        len(tokenizer), settings.hidden_size, settings.layers, settings.heads, settings.positions, settings.seed
+        len(tokenizer),
+        settings.hidden_size,
+        settings.layers,
+        settings.heads,
+        settings.positions,
+        settings.seed,
+        settings.initializer_range,
     )
     with stage.progress("pretraining", settings.pretrain_updates) as advance:
         loss = base_models.pretrain(

@@ -163,6 +163,7 @@ class EmbeddedModel(Section):
     layers: Positive
     heads: Positive
     positions: Positive
+    initializer_range: float = Field(gt=0, description="Standard deviation of the fresh weights.")
     seed: int
     pretrain_updates: int = Field(ge=0)
     pretrain_batch: Positive

@@ -313,17 +313,62 @@ def test_batch_one_and_batch_eight_agree(model, prompts, completions):
 
 
 @pytest.mark.trap(5)
+@pytest.mark.parametrize("learned_positions", [False, True])
+def test_equal_prompts_are_read_once_in_scoring_too(model, prompts, completions, completion_logprobs, learned_positions):
+    """14 ragged completions of 5 ragged prompts, mixed: each has the log-probabilities that it has alone, to 1e-4.
+
+    The first pass reads 5 prompts, the second 14 completions. A model with learned positions has none to spare.
+    """
+    numbers = (1, 0, 1, 3, 2, 1, 3, 3, 4, 0, 1, 4, 1, 2)
+    asked, said = [prompts[number] for number in numbers], [completions[at % len(completions)] for at in range(14)]
+    if learned_positions:
+        longest = max(len(prompt) + len(one) for prompt, one in zip(asked, said, strict=True))
+        model = learned(longest)
+    engine, shapes = HFEngine(model, PAD, EOS), []
+    hook = model.register_forward_pre_hook(lambda _, given, named: shapes.append(named["input_ids"].shape), with_kwargs=True)
+    try:
+        together = engine.score(asked, said)
+    finally:
+        hook.remove()
+    assert shapes == [(5, max(map(len, asked))), (14, max(map(len, said)) - 1)]
+    for found, prompt, completion in zip(together, asked, said, strict=True):
+        np.testing.assert_allclose(found, engine.score([prompt], [completion])[0], atol=1e-4)
+        if not learned_positions:
+            np.testing.assert_allclose(found, completion_logprobs(model, prompt, completion), atol=1e-4)
+
+
+@pytest.mark.trap(5)
+def test_labels_of_one_token_are_read_with_their_prompt(model, prompts):
+    """Three completions of a token each: one pass over the prompts is all."""
+    engine, passes = HFEngine(model, PAD, EOS), []
+    hook = model.register_forward_pre_hook(lambda *_: passes.append(1))
+    try:
+        made = engine.score([prompts[0]] * 3 + [prompts[1]] * 3, [[5], [6], [7]] * 2)
+    finally:
+        hook.remove()
+    assert len(passes) == 1
+    for found, (prompt, token) in zip(made, [(p, t) for p in prompts[:2] for t in (5, 6, 7)], strict=True):
+        np.testing.assert_allclose(found, engine.score([prompt], [[token]])[0], atol=1e-4)
+
+
+def learned(positions):
+    """GPT-2 at random weights, whose learned positions matter."""
+    torch.manual_seed(0)
+    size = {"vocab_size": 400, "n_positions": positions, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**size, bos_token_id=1, eos_token_id=2)).eval()
+    with torch.no_grad():
+        model.transformer.wpe.weight.mul_(50)
+    return model
+
+
+@pytest.mark.trap(5)
 def test_positions_are_counted_without_the_padding(prompts, completions):
     """A model with learned positions (GPT-2's): a row's first token is at position 0, however far it is padded.
 
     Llama's rotary positions would not tell: a shift of all of them changes nothing. Scores of batch and single rows agree
     to 1e-4, and greedy decoding equals model.generate.
     """
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=400, n_positions=64, n_embd=16, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2)
-    model = GPT2LMHeadModel(config).eval()
-    with torch.no_grad():
-        model.transformer.wpe.weight.mul_(50)  # so that positions matter
+    model = learned(64)
     engine = HFEngine(model, PAD, -1)
     together = engine.score(prompts, completions)
     for found, prompt, completion in zip(together, prompts, completions, strict=True):

@@ -2,7 +2,8 @@
 
 Sampling is a plain decode loop over a key-value cache. It differs from `model.generate` in two points: each request draws
 from its own random numbers, so a row's text does not depend on which rows share its batch (up to float rounding); and
-equal prompts of a batch (the samples of one task, the turns drawn at one node of a tree) are read once.
+equal prompts of a batch (the samples of one task, the turns drawn at one node of a tree, the labels of a judged step) are
+read once; so it is in scoring.
 Greedy decoding equals `model.generate` token for token (tested).
 """
 
@@ -31,6 +32,12 @@ def _left_pad(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def _chosen(logits: torch.Tensor, targets: torch.Tensor) -> np.ndarray:
+    """Log-probabilities (nats, float32) of the targets [rows, tokens], from logits [rows, tokens, vocabulary]."""
+    found: np.ndarray = torch.log_softmax(logits.float(), dim=-1).gather(-1, targets[..., None])[..., 0].cpu().numpy()
+    return found
 
 
 def choose(logits: torch.Tensor, uniform: torch.Tensor, decoding: Decoding) -> torch.Tensor:
@@ -136,8 +143,11 @@ class HFEngine:
         """
         if not all(prompts) or not all(completions):
             raise ValueError("scoring needs at least one prompt token and one completion token in every row")
-        rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
-        ids, mask = _left_pad(rows, self.pad, self.device)
+        place: dict[tuple[int, ...], int] = {}
+        rows = [place.setdefault(tuple(prompt), len(place)) for prompt in prompts]
+        if len(place) < len(prompts):
+            return self._score_shared(list(place), rows, completions)
+        ids, mask = _left_pad([[*p, *c] for p, c in zip(prompts, completions, strict=True)], self.pad, self.device)
         longest = max(map(len, completions))
         logits = self.model(
             input_ids=ids,
@@ -146,6 +156,40 @@ class HFEngine:
             use_cache=False,
             logits_to_keep=longest + 1,
         ).logits[:, :-1]
-        targets = ids[:, -longest:]
-        chosen = torch.log_softmax(logits.float(), dim=-1).gather(-1, targets[..., None])[..., 0].cpu().numpy()
+        chosen = _chosen(logits, ids[:, -longest:])
         return [chosen[row, longest - len(completion) :] for row, completion in enumerate(completions)]
+
+    def _score_shared(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[int], completions: Sequence[Sequence[int]]
+    ) -> list[np.ndarray]:
+        """As `score`, where `rows` gives the number of each completion's prompt: a prompt is read once."""
+        ids, mask = _left_pad(prompts, self.pad, self.device)
+        cache = DynamicCache(config=self.model.config)
+        own = torch.tensor(rows, device=self.device)
+        logits = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=_positions(mask),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[own]
+        longest = max(map(len, completions))
+        said, there = torch.full((2, len(rows), longest), self.pad, dtype=torch.long)
+        for row, completion in enumerate(completions):
+            said[row, : len(completion)] = torch.tensor(completion, dtype=torch.long)
+            there[row] = torch.arange(longest) < len(completion)
+        said = said.to(self.device)
+        if longest > 1:
+            cache.batch_select_indices(own)
+            mask = torch.cat([mask[own], there[:, :-1].to(mask)], dim=1)
+            more = self.model(
+                input_ids=said[:, :-1],
+                attention_mask=mask,
+                position_ids=_positions(mask)[:, 1 - longest :],
+                past_key_values=cache,
+                use_cache=True,
+            ).logits
+            logits = torch.cat([logits, more], dim=1)
+        chosen = _chosen(logits, said)
+        return [chosen[row, : len(completion)] for row, completion in enumerate(completions)]
