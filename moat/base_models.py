@@ -107,13 +107,15 @@ def scratch_model(
 Text = Callable[[np.random.Generator], list[str]]
 
 
-def _repetition(tokenizer: PreTrainedTokenizerFast, text: Text, rng: np.random.Generator) -> tuple[list[int], int]:
+def _repetition(
+    tokenizer: PreTrainedTokenizerFast, text: Text, random: float, rng: np.random.Generator
+) -> tuple[list[int], int]:
     """A text said twice, and where its second saying begins.
 
-    The text is one of `text` (its sentences come in another order the second time) or random tokens.
+    With probability `random` it is random tokens, else one of `text`, whose sentences come in another order the second time.
     """
     bos = [tokenizer.bos_token_id]
-    if rng.random() < 0.5:
+    if rng.random() < random:
         said = rng.integers(len(SPECIAL), len(tokenizer), rng.integers(8, 36)).tolist()
         return [*bos, *said, *said], 1 + len(said)
     sentences = tokenizer(text(rng), add_special_tokens=False).input_ids
@@ -129,13 +131,15 @@ def pretrain(
     batch_size: int,
     learning_rate: float,
     seed: int,
+    random: float,
     text: Text,
     advance: Callable[[int], None],
 ) -> float:
     """Teach fresh weights to find and to repeat what was said before; returns the last loss (nats per token).
 
-    `text` draws a text in sentences. This is the small stand-in for a language model's pretraining: it knows every word, and
-    copies, but has seen no plan and no action. The loss is the mean NLL over the second saying; AdamW with a linear decay.
+    `random` is the share of texts that are random tokens; `text` draws one of the others, in sentences. This is the small
+    stand-in for a language model's pretraining: it knows every word, and copies, but has seen no plan and no action. The loss
+    is the mean NLL over the second saying; AdamW with a linear decay.
     """
     rng = generator("pretraining", seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
@@ -144,7 +148,7 @@ def pretrain(
     model.train()
     value = math.nan
     for _ in range(updates):
-        rows = [_repetition(tokenizer, text, rng) for _ in range(batch_size)]
+        rows = [_repetition(tokenizer, text, random, rng) for _ in range(batch_size)]
         width = max(len(ids) for ids, _ in rows)
         ids = torch.full((batch_size, width), tokenizer.pad_token_id)
         labels = torch.full((batch_size, width), IGNORED)

@@ -64,6 +64,7 @@ def _embedded(stage: Stage[Any], settings: EmbeddedModel, embedded: Embedded, fa
             settings.pretrain_batch,
             settings.pretrain_learning_rate,
             settings.seed,
+            settings.pretrain_random,
             embedded.text,
             advance,
         )

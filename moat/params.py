@@ -168,6 +168,7 @@ class EmbeddedModel(Section):
     pretrain_updates: int = Field(ge=0)
     pretrain_batch: Positive
     pretrain_learning_rate: float = Field(gt=0)
+    pretrain_random: Share = Field(description="Of the texts, those that are random tokens.")
 
 
 class LocalModel(Section):

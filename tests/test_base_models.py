@@ -119,11 +119,12 @@ def test_the_parameters_are_as_many_as_the_sizes_say(tokenizer):
 def test_pretraining_lowers_the_loss_and_repeats_itself(tokenizer):
     """From about ln V, that of knowing nothing, a few updates go down; equal seeds end in equal weights, bit for bit."""
     advanced = []
-    first = pretrain(tiny(tokenizer, 1), tokenizer, 1, 4, 3e-3, 1, sentences, advanced.append)
+    first = pretrain(tiny(tokenizer, 1), tokenizer, 1, 4, 3e-3, 1, 0.5, sentences, advanced.append)
     assert abs(first - math.log(len(tokenizer))) < 1
     models = [tiny(tokenizer, 1) for _ in range(3)]
     losses = [
-        pretrain(m, tokenizer, 25, 4, 1e-2, s, sentences, advanced.append) for m, s in zip(models, (1, 1, 2), strict=True)
+        pretrain(m, tokenizer, 25, 4, 1e-2, s, 0.5, sentences, advanced.append)
+        for m, s in zip(models, (1, 1, 2), strict=True)
     ]
     assert losses[0] < first - 0.3
     assert losses[0] == losses[1]

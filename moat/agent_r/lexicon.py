@@ -27,7 +27,7 @@ TURNS_OF_PHRASE = (
 )
 # And of TextCraft.
 FRAMES = ("Crafting commands:\n", "\n\nGoal: craft", " minecraft:")
-SAID = 6  # lines or sentences of a text for pretraining
+SAID = 3  # lines or sentences of a text for pretraining
 COUNTS = range(65)  # numbers that are one token with the blank before them
 _WORD = re.compile(r"[ _:]?[A-Za-z'-]+")
 _VERB = re.compile(r"Action: [a-z]+")
