@@ -21,7 +21,6 @@ from moat.agent_r.judges import QUESTION
 from moat.checks.cards import updates
 from moat.engines.base import FinishReason, Generation
 from moat.machine import Machine
-from moat.params import Sft
 from moat.schemas.dialogues import DIALOGUES
 from moat.schemas.trained import TRAINED
 from moat.tokens import Renderer
@@ -93,7 +92,7 @@ def _cold_start(made):
         shutil.rmtree(target)
         models.copy(layout.BASE_MODEL, target, {"stage": "cold_start"})
         return
-    settings = Sft(**params.cold_start.model_dump(exclude={"enabled", "judged"}))
+    settings = params.cold_start
     n = _fitting(made, DIALOGUES.read(DEMOS))
     _write_card(made, target, {"stage": "cold_start", "rows": n, "updates": updates(n, settings)})
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from moat import layout, models, training
 from moat.agent_r.examples import conversations
 from moat.agent_r.params import AgentParams
-from moat.params import Sft
 from moat.schemas.dialogues import DIALOGUES
 from moat.seeds import seed_of
 from moat.stage import Stage, main
@@ -38,7 +37,7 @@ def run(stage: Stage[AgentParams]) -> None:
         target=target,
         rows=rows,
         names=names,
-        settings=Sft(**params.cold_start.model_dump(exclude={"enabled", "judged"})),
+        settings=params.cold_start,
         seed=seed_of(params.seed, "cold_start"),
         facts=stage.facts(*read, counts=counts),
     )

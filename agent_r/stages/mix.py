@@ -48,7 +48,7 @@ def run(stage: Stage[AgentParams], round: str, prev: str) -> None:
     drops = {"not good enough": 0, f"over max_good ({params.mix.max_good} of a tree)": 0}
     if params.mode == "bc":
         shown = DIALOGUES.read(demos[0]).to_dicts()
-        found = [shown_row(row) for row in shown if row["origin"] == "gold"]
+        found = [shown_row(row) for row in shown if row["origin"] != "judged"]
     else:
         least = 1.0 if params.mode == "optimal_only" else alpha
         for (task,), own in NODES.read(tables[0]).group_by("task_id", maintain_order=True):

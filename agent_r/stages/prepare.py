@@ -18,7 +18,7 @@ from typing import Any
 
 from moat import layout
 from moat.agent_r import general
-from moat.agent_r.demonstrations import gold_row, judged_rows, played
+from moat.agent_r.demonstrations import gold_row, judged_rows, played, slip_rows
 from moat.agent_r.params import AgentParams, AnyWorld
 from moat.agent_r.worlds import Goal, absent, candidates, instruction, open_world
 from moat.environments.base import Environment, EpisodeError
@@ -110,7 +110,9 @@ def run(stage: Stage[AgentParams]) -> None:
                     demos.append(gold_row(name, instruction(world), first, turns, goal.task))
                     others = [action for other in shown if other is not goal for action in other.gold or ()]
                     told = instruction(world)
-                    demos += judged_rows(environment, name, told, goal, others, params.cold_start.judged, params.seed)
+                    own = (environment, name, told, goal, others)
+                    demos += slip_rows(*own, params.cold_start.slips, params.seed)
+                    demos += judged_rows(*own, params.cold_start.judged, params.seed)
                     advance(1)
             stage.say(f"{name}: {len(goals):,} to train on, {len(shown):,} of them shown, {len(tests):,} to evaluate on")
     if not train:
@@ -121,7 +123,11 @@ def run(stage: Stage[AgentParams]) -> None:
     facts = stage.facts("environments", "train_on", "seed", left_out=left_out)
     GOALS.write(layout.TRAIN_TASKS, train, facts)
     GOALS.write(layout.EVAL_TASKS, evaluation, facts)
-    DIALOGUES.write(layout.demos("actor"), demos, stage.facts("environments", "train_on", "cold_start.judged", "seed"))
+    DIALOGUES.write(
+        layout.demos("actor"),
+        demos,
+        stage.facts("environments", "train_on", "cold_start.judged", "cold_start.slips", "seed"),
+    )
     chats, refused = general.read(stage)
     DIALOGUES.write(layout.demos("general"), chats, stage.facts("mix.general"))
     stage.say(f"{len(chats):,} general conversations" if chats else "no general data: the loss is L_good + L_revision")

@@ -97,7 +97,7 @@ class AgentCheckout(Checkout[AgentParams]):
         if path == layout.recoveries(path.stem):
             return len(self.table(layout.RECOVERY))
         if path.stem == "sft":
-            shown = len(self.table(DEMOS).filter(origin="gold")) if settings.mode == "bc" else 0
+            shown = len(self.table(DEMOS).filter(pl.col("origin") != "judged")) if settings.mode == "bc" else 0
             paths = int(self.round_table("nodes", key)["end"].sum())
             return paths + len(self.round_table("revisions", key)) + shown + self.drawn(path)
         return len(rows)

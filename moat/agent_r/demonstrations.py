@@ -1,4 +1,7 @@
-"""What an actor without any schooling is shown: gold trajectories, and steps with labels that are known.
+"""What an actor without any schooling is shown: gold trajectories, also with a slip, and steps with labels that are known.
+
+A *slip* is a wrong action before a step of the gold path, after which the gold path solves the task all the same. It is not
+learned from, the actions after it are: so the actor has seen an environment that refuses something, and that it goes on.
 
 A label is known because it is tried out. A step is *good* when it is the gold path's own. A wrong one is put in its place,
 or before it: an action of another place, or of another task, or the same with another number. It is *bad* when the
@@ -52,6 +55,23 @@ def gold_row(name: str, instruction: str, first: str, turns: Sequence[Turn], tas
     }
 
 
+def slip_rows(
+    environment: Environment, name: str, instruction: str, goal: Goal, others: Sequence[str], count: int, seed: int
+) -> Iterator[Row]:
+    """`count` gold trajectories of a task with a slip each; fewer where none is found. `others` as for `judged_rows`."""
+    assert goal.gold
+    rng = generator("slips", seed, goal.task)
+    for number in range(count):
+        found = _slip(environment, goal, others, rng)
+        if found is None:
+            continue
+        first, turns, place = found
+        row = gold_row(name, instruction, first, turns, goal.task)
+        row |= {"row_id": f"slip/{goal.task}/{number}", "origin": "slip"}
+        row["supervised"][2 * place + 1] = False
+        yield row
+
+
 def judged_rows(
     environment: Environment, name: str, instruction: str, goal: Goal, others: Sequence[str], count: int, seed: int
 ) -> Iterator[Row]:
@@ -78,6 +98,34 @@ def judged_rows(
 
 
 Judged = tuple[str, list[Turn], Label]
+
+
+def _slip(
+    environment: Environment, goal: Goal, others: Sequence[str], rng: np.random.Generator
+) -> tuple[str, list[Turn], int] | None:
+    """A path to the goal with a wrong action, and its place."""
+    gold = goal.gold
+    assert gold
+    for _ in range(TRIES):
+        place = int(rng.integers(len(gold)))
+        action = _wrong_action(gold, place, others, rng)
+        if action is None or action == gold[place]:
+            continue
+        try:
+            first, turns = played(environment, goal.task, [*gold[:place], action, *gold[place:]])
+        except EpisodeError:
+            continue
+        if len(turns) == len(gold) + 1 and turns[-1].terminal and turns[-1].reward >= 1:
+            return first, turns, place
+    return None
+
+
+def _wrong_action(gold: Sequence[str], place: int, others: Sequence[str], rng: np.random.Generator) -> str | None:
+    """The gold step with another number, or an action of another place or task."""
+    if rng.random() < 0.5:
+        return _other_number(gold[place], rng)
+    pool = others if others and rng.random() < 0.5 else gold
+    return pool[int(rng.integers(len(pool)))]
 
 
 def _good(environment: Environment, goal: Goal, rng: np.random.Generator) -> Judged:

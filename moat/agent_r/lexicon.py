@@ -24,9 +24,24 @@ TURNS_OF_PHRASE = (
     " that is open.",
     ", that has nothing on it.",
     " It's empty inside.",
+    "Unknown action: I'm not sure what you mean.",
+    "Gather all following ingredients and follow the directions to prepare this tasty meal.\n\nIngredients:\n ",
+    "\n\nDirections:\n ",
+    "\n  prepare meal\n\n",
 )
-# And of TextCraft.
-FRAMES = ("Crafting commands:\n", "\n\nGoal: craft", " minecraft:")
+# And of TextCraft; an item after "minecraft" begins with its colon.
+FRAMES = (
+    "Crafting commands:\n",
+    "\n\nGoal: craft",
+    " minecraft",
+    "Could not execute",
+    "Could not find enough items to craft minecraft",
+    "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag(tag=None, item_id='minecraft",
+    "'), count=",
+    "Could not find",
+    "Wrong item format:",
+    "Crafted",
+)
 SAID = 3  # lines or sentences of a text for pretraining
 COUNTS = range(65)  # numbers that are one token with the blank before them
 _WORD = re.compile(r"[ _:]?[A-Za-z'-]+")

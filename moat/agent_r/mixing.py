@@ -64,7 +64,7 @@ def lessons(goals: Mapping[str, Row], revisions: Iterable[Row]) -> list[Row]:
 def shown_row(dialogue: Row) -> Row:
     """A demonstration or a general conversation, as it is."""
     return {name: dialogue[name] for name in ("row_id", "origin", "task_id", "environment", "texts", "supervised")} | {
-        "reward": 1.0 if dialogue["origin"] == "gold" else None
+        "reward": 1.0 if dialogue["origin"] in ("gold", "slip") else None
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import compress
 
 from moat import layout
 from moat.agent_r.checkout import DEMOS, GENERAL, AgentCheckout, Row
@@ -15,6 +16,7 @@ from moat.environments.base import EpisodeError
 from moat.react import Several
 
 LABELS = {label_text(label) for label in SAID}
+SLIP = re.compile(r"slip/(.+)/([0-9]+)")
 JUDGED = re.compile(r"judged/(.+)/([0-9]+)")
 
 
@@ -42,7 +44,7 @@ def mask(texts: Sequence[str], learned: Sequence[bool]) -> str | None:
 
 
 def shown(checkout: AgentCheckout) -> Findings:
-    """Every demonstrated task is shown once, by its gold actions; what is judged of it is a step with one label"""
+    """Every demonstrated task is shown by its gold actions, with slips and without; what is judged of it is a step with one label"""
     rows, goals = checkout.table(DEMOS), checkout.goals(layout.TRAIN_TASKS)
     demonstrated = {task: goal for task, goal in goals.items() if goal["demonstrated"]}
     settings = checkout.settings(DEMOS)
@@ -53,8 +55,8 @@ def shown(checkout: AgentCheckout) -> Findings:
             told.append("its task is no demonstrated one")
         elif row["environment"] != goal["environment"]:
             told.append("its environment is not its task's")
-        elif row["origin"] == "gold":
-            told.append(as_gold(checkout, row, goal))
+        elif row["origin"] in ("gold", "slip"):
+            told.append(as_played(checkout, row, goal, settings.cold_start.slips))
         else:
             told.append(as_judged(row, goal, settings.cold_start.judged))
     yield from checkout.each(DEMOS, rows, told)
@@ -63,31 +65,42 @@ def shown(checkout: AgentCheckout) -> Findings:
         yield checkout.fault(DEMOS, f"{len(lacking):,} demonstrated tasks are not shown, the first {lacking[0]}")
 
 
-def as_gold(checkout: AgentCheckout, row: Row, goal: Row) -> str | None:
-    """What is wrong with a gold trajectory."""
-    texts = row["texts"]
-    if row["row_id"] != f"gold/{goal['task_id']}":
+def as_played(checkout: AgentCheckout, row: Row, goal: Row, slips: int) -> str | None:
+    """What is wrong with a gold trajectory, or with one that has a slip."""
+    texts, number = row["texts"], None
+    if row["origin"] == "gold" and row["row_id"] != f"gold/{goal['task_id']}":
         return "row_id is not gold/TASK"
+    if row["origin"] == "slip":
+        named = SLIP.fullmatch(row["row_id"])
+        if not named or named[1] != row["task_id"] or int(named[2]) >= slips:
+            return "row_id is not slip/TASK/NUMBER, or its number is too high"
+        number = int(named[2])
     if texts[:1] != [goal["instruction"] + goal["first"]]:
         return "it does not begin with its task's instruction and first observation"
-    if [read(text, Several.LAST, None).action for text in texts[1::2]] != goal["gold"]:
-        return "its actions are not its task's gold actions"
+    said = [read(text, Several.LAST, None).action for text in texts[1::2]]
+    learned = list(compress(said, row["supervised"][1::2]))
+    if learned != goal["gold"] or len(said) - len(learned) != (number is not None):
+        return "what is learned from is not its task's gold actions"
     world = checkout.world(layout.TRAIN_TASKS, goal["environment"])
     if world is None:
         return None
     try:
-        first, turns = played(world, goal["task_id"], goal["gold"])
+        first, turns = played(world, goal["task_id"], [action or "" for action in said])
     except EpisodeError:
         return "the environment has no such task"
     again = gold_row(goal["environment"], goal["instruction"], first, turns, goal["task_id"])
-    return None if again == row else "played again, its gold actions are answered otherwise"
+    if number is not None:
+        again |= {name: row[name] for name in ("row_id", "origin", "supervised")}
+        if turns[-1].reward < 1:
+            return "played again, it does not solve its task"
+    return None if again == row else "played again, its actions are answered otherwise"
 
 
 def as_judged(row: Row, goal: Row, count: int) -> str | None:
     """What is wrong with a judged step."""
     named = JUDGED.fullmatch(row["row_id"])
     if row["origin"] != "judged" or not named or named[1] != row["task_id"] or int(named[2]) >= count:
-        return "neither gold nor judged, or not under such a row_id"
+        return "none of gold, slip and judged, or not under such a row_id"
     asked, said = row["texts"] if len(row["texts"]) == 2 else ("", "")
     told = judge_texts(goal["instruction"], goal["first"], []).removesuffix(QUESTION)
     right = asked.startswith(told) and asked.endswith(QUESTION) and said in LABELS

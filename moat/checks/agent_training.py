@@ -17,7 +17,6 @@ from moat.agent_r.params import good
 from moat.checkout import Absent, Findings, Level, each_round
 from moat.checks.cards import card, copied, updates
 from moat.examples import OVER_LENGTH
-from moat.params import Sft
 
 CONTENT = ("origin", "task_id", "environment", "reward", "texts", "supervised")
 
@@ -31,7 +30,7 @@ def due(checkout: AgentCheckout, key: str) -> dict[str, Row]:
     settings, goals = checkout.settings(path), checkout.goals(layout.TRAIN_TASKS)
     found: list[Row] = []
     if settings.mode == "bc":
-        found = [shown_row(row) for row in checkout.table(DEMOS).iter_rows(named=True) if row["origin"] == "gold"]
+        found = [shown_row(row) for row in checkout.table(DEMOS).iter_rows(named=True) if row["origin"] != "judged"]
     else:
         least = 1.0 if settings.mode == "optimal_only" else settings.alpha(key)
         for task, paths in checkout.paths(key).items():
@@ -125,8 +124,7 @@ def cold_start(checkout: AgentCheckout) -> Findings:
     table = checkout.table(DEMOS)
     fits = fitting(checkout, DEMOS, table, model)
     yield from left_out(checkout, DEMOS, table.filter(~fits), model)
-    taught = Sft(**settings.model_dump(exclude={"enabled", "judged"}))
-    yield from card(checkout, model, "cold_start", "rows", int(fits.sum()), updates(int(fits.sum()), taught))
+    yield from card(checkout, model, "cold_start", "rows", int(fits.sum()), updates(int(fits.sum()), settings))
 
 
 def tuned(checkout: AgentCheckout, key: str) -> Findings:

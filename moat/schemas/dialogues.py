@@ -9,11 +9,11 @@ DIALOGUES = Table(
     version=1,
     key=("row_id",),
     columns=(
-        Column("row_id", pa.string(), "gold/TASK, judged/TASK/NUMBER, or general/NUMBER."),
+        Column("row_id", pa.string(), "gold/TASK, slip/TASK/NUMBER, judged/TASK/NUMBER, or general/NUMBER."),
         Column(
             "origin",
             pa.string(),
-            "gold (a task's gold actions), judged (a step with the label that is known of it), general.",
+            "gold (a task's gold actions), slip (the same with a wrong action, not learned from), judged (a step with the label that is known of it), general.",
         ),
         Column("task_id", pa.string(), "The task; null for a general conversation.", nullable=True),
         Column("environment", pa.string(), "Name of the environment in params.yaml; general for a general conversation."),
