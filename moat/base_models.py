@@ -138,8 +138,8 @@ def pretrain(
     """Teach fresh weights to find and to repeat what was said before; returns the last loss (nats per token).
 
     `random` is the share of texts that are random tokens; `text` draws one of the others, in sentences. This is the small
-    stand-in for a language model's pretraining: it knows every word, and copies, but has seen no plan and no action. The loss
-    is the mean NLL over the second saying; AdamW with a linear decay.
+    stand-in for a language model's pretraining: it knows every word, and copies, but has seen no plan and no action. The
+    loss is the mean NLL over the second saying; AdamW with a linear decay.
     """
     rng = generator("pretraining", seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)

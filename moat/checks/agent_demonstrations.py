@@ -44,7 +44,7 @@ def mask(texts: Sequence[str], learned: Sequence[bool]) -> str | None:
 
 
 def shown(checkout: AgentCheckout) -> Findings:
-    """Every demonstrated task is shown by its gold actions, with slips and without; what is judged of it is a step with one label"""
+    """Every demonstrated task is shown by its gold actions, also with slips; a judged step of it has one label"""
     rows, goals = checkout.table(DEMOS), checkout.goals(layout.TRAIN_TASKS)
     demonstrated = {task: goal for task, goal in goals.items() if goal["demonstrated"]}
     settings = checkout.settings(DEMOS)

@@ -13,7 +13,8 @@ DIALOGUES = Table(
         Column(
             "origin",
             pa.string(),
-            "gold (a task's gold actions), slip (the same with a wrong action, not learned from), judged (a step with the label that is known of it), general.",
+            "gold (a task's gold actions), slip (the same with a wrong action, not learned from), judged (a step with the "
+            "label that is known of it), general.",
         ),
         Column("task_id", pa.string(), "The task; null for a general conversation.", nullable=True),
         Column("environment", pa.string(), "Name of the environment in params.yaml; general for a general conversation."),
