@@ -16,8 +16,9 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from moat.terminal import escape
 
 EXAMPLES = """
 Examples:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from moat.memory import USABLE
 from moat.planning import Plan, gib, number, time
+from moat.terminal import escape
 
 WIDTH = 132  # columns that the tables need; a narrower terminal breaks their lines
 VERDICTS = {True: "[green]fits[/]", False: "[bold red]does not fit[/]", None: "[yellow]unknown[/]"}

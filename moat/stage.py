@@ -24,7 +24,6 @@ from typing import Any, Generic, NoReturn
 
 from pydantic import BaseModel
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -48,6 +47,7 @@ from moat.machine import Machine
 from moat.params import Params, ParamsError, Pipeline
 from moat.publish import publish_text
 from moat.seeds import content_id
+from moat.terminal import escape
 
 Advance = Callable[[int], None]
 P = TypeVar("P", bound=Pipeline, default=Params)

@@ -17,7 +17,6 @@ from typing import Any
 import polars as pl
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table as Grid
 
@@ -33,6 +32,7 @@ from moat.schemas.sft import SFT
 from moat.schemas.subgoals import SUBGOALS
 from moat.schemas.tasks import TASKS
 from moat.tables import Table
+from moat.terminal import escape
 from moat.turns import history, shown
 
 KINDS = "a task_id, task_id/k, a demo_id, or a row_id of a training set such as accepted/1/TASK_ID/0"

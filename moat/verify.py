@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -40,6 +39,7 @@ from moat.checks import (
 )
 from moat.moat_checkout import MoatCheckout
 from moat.pipelines import is_agent_r
+from moat.terminal import escape
 
 Check = Callable[[Any], Findings]  # of the checkout of its pipeline
 Contents = tuple[tuple[str, tuple[Check, ...]], ...]

@@ -14,7 +14,7 @@ TRAIN, EVAL, DEMOS, GENERAL = (
 CUTS, PLAYS, RECOVERIES = "data/recovery.parquet", "data/evals/1.parquet", "data/recoveries/1.parquet"
 
 USED, LOST = pl.col("dropped").is_null(), pl.col("dropped").is_not_null()
-GOLD, STEP = pl.col("origin") == "gold", pl.col("origin") == "judged"
+GOLD, STEP, SLIP = (pl.col("origin") == origin for origin in ("gold", "judged", "slip"))
 END, INNER = pl.col("end"), ~pl.col("end") & (pl.col("node") > 0) & (pl.col("visits") > 1)
 ACTED, IDLE = pl.col("kind") == "action", pl.col("kind") != "action"
 TURNS = pl.col("turns").list.len() > 0
@@ -44,6 +44,11 @@ def text_of(place, text):
 def mark(place, value=True):
     """Change whether a text is learned from."""
     return lambda marks: [value if number == place % len(marks) else one for number, one in enumerate(marks)]
+
+
+def all_learned(marks):
+    """The slip too is learned from."""
+    return [bool(number % 2) for number in range(len(marks))]
 
 
 def in_both(frame):
@@ -120,7 +125,12 @@ TABLES = (
     Damage("gold", TRAIN, cell("gold", lambda gold: gold[:-1]), "the gold actions do not solve it"),
     Damage("first", EVAL, cell("first", lambda text: f"{text} "), "the first observation is not the environment's"),
     Damage("no task", EVAL, cell("task_id", "textcraft/philosophers_stone"), "the environment has no such task"),
-    Damage("shown gold", DEMOS, cell("texts", text_of(1, "Action: inventory"), GOLD), "not its task's gold actions"),
+    Damage(
+        "shown gold",
+        DEMOS,
+        cell("texts", text_of(1, "Action: inventory"), GOLD),
+        "not its task's gold actions",
+    ),
     Damage("shown answer", DEMOS, cell("texts", text_of(2, "Got 99 sticks"), GOLD), "are answered otherwise"),
     Damage("shown task", DEMOS, as_no_demonstration, "its task is no demonstrated one"),
     Damage("shown world", DEMOS, cell("environment", "elsewhere", GOLD), "its environment is not its task's"),
@@ -128,7 +138,11 @@ TABLES = (
     Damage("not shown", DEMOS, without(GOLD), "1 demonstrated tasks are not shown"),
     Damage("shown twice", DEMOS, cell("row_id", "gold/another", GOLD), "row_id is not gold/TASK"),
     Damage("label", DEMOS, cell("texts", text_of(1, "Judgment: Fine"), STEP), "no question about a step of its task"),
-    Damage("judged id", DEMOS, cell("row_id", "judged/x/99", STEP), "neither gold nor judged"),
+    Damage("judged id", DEMOS, cell("row_id", "judged/x/99", STEP), "none of gold, slip and judged"),
+    Damage("slip id", DEMOS, cell("row_id", "slip/another/0", SLIP), "row_id is not slip/TASK/NUMBER"),
+    Damage("slip learned", DEMOS, cell("supervised", all_learned, SLIP), "not its task's gold actions"),
+    Damage("slip answer", DEMOS, cell("texts", text_of(2, "Got 99 sticks"), SLIP), "are answered otherwise"),
+    Damage("slip lost", DEMOS, cell("texts", text_of(-1, "Action: inventory"), SLIP), "not its task's gold actions"),
     Damage("general", GENERAL, cell("environment", "textcraft"), "not as a general conversation is"),
     Damage("observation learned", DEMOS, cell("supervised", mark(0), GOLD), "what the environment's side says is learned"),
     Damage("nothing learned", SFT, cell("supervised", lambda marks: [False] * len(marks)), "nothing of it is learned from"),

@@ -5,7 +5,7 @@ import pytest
 
 from moat import base_models, layout
 from moat.agent_r import lexicon
-from moat.agent_r.demonstrations import gold_row, judged_rows, played
+from moat.agent_r.demonstrations import gold_row, judged_rows, played, slip_rows
 from moat.agent_r.judges import Label, label_text
 from moat.agent_r.turns import ACKNOWLEDGED
 from moat.agent_r.worlds import INSTRUCTIONS, Goal
@@ -39,6 +39,29 @@ def test_a_gold_demonstration_is_the_played_path(world, goal):
     assert row["supervised"] == [bool(number % 2) for number in range(len(row["texts"]))]
 
 
+def test_a_slip_is_one_wrong_action_after_which_the_gold_path_solves_the_task(world, goal):
+    """40 slips: played again they are answered so; all but the wrong action is learned from, and it is no gold step there.
+
+    Some of the wrong actions are refused, and some are not.
+    """
+    refused = set()
+    for number, row in enumerate(slip_rows(world, "textcraft", "Craft.\n", goal, ["get 3 string", "craft 1 hat"], 40, 3)):
+        texts, learned = row["texts"], row["supervised"]
+        assert (row["row_id"], row["origin"]) == (f"slip/{TASK}/{number}", "slip")
+        said = [text.removeprefix("Action: ") for text in texts[1::2]]
+        place = learned[1::2].index(False)
+        assert sum(learned) == len(goal.gold)
+        assert not any(learned[::2])
+        assert [*said[:place], *said[place + 1 :]] == list(goal.gold)
+        assert said[place] != goal.gold[place]
+        first, turns = played(world, TASK, said)
+        assert (turns[-1].terminal, turns[-1].reward) == (True, 1)
+        assert texts[0::2] == ["Craft.\n" + first, *(turn.observation for turn in turns[:-1])]
+        refused.add(turns[place].refused)
+    assert number == 39
+    assert refused == {False, True}
+
+
 def test_a_label_is_what_trying_the_step_out_says(world, goal):
     """Good: the gold path's own. Of the others: refused, or the rest of the gold path fails: bad; else uncertain."""
     seen = set()
@@ -63,8 +86,9 @@ def test_a_label_is_what_trying_the_step_out_says(world, goal):
 
 
 def test_the_same_seed_is_the_same_steps(world, goal):
-    made = [list(judged_rows(world, "textcraft", "", goal, [], 6, seed)) for seed in (1, 1, 2)]
-    assert made[0] == made[1] != made[2]
+    for rows in (judged_rows, slip_rows):
+        made = [list(rows(world, "textcraft", "", goal, [], 6, seed)) for seed in (1, 1, 2)]
+        assert made[0] == made[1] != made[2]
 
 
 def test_every_word_of_the_tasks_is_a_token(world, goal):

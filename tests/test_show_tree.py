@@ -2,6 +2,7 @@
 
 from html.parser import HTMLParser
 
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
@@ -122,6 +123,20 @@ def test_the_terminal_shows_every_node_with_its_figures_and_marks(project):
         "pair 1: bad path to node 2, good path to node 6, no turning point; dropped: no turn",
         "pair 2: bad path to node 4, good path to node 6, turning point 3; trained on",
     ]
+
+
+def test_control_characters_of_a_model_do_not_act_on_the_terminal(project):
+    """An action and an observation that would clear the screen and set the window's title are written out."""
+    path = project / "agent_r" / layout.table("nodes", "1")
+    nodes = NODES.read(path).with_columns(
+        action=pl.when(pl.col("node") == 1).then(pl.lit("\x1b[2Ja")).otherwise(pl.col("action")),
+        observation=pl.when(pl.col("node") == 1).then(pl.lit("\x1b]0;owned\x07\x9b2J")).otherwise(pl.col("observation")),
+    )
+    NODES.write(path, nodes.to_dicts(), {})
+    said = show(TASK).stdout
+    assert r"\x1b[2Ja" in said
+    assert r"→ \x1b]0;owned\x07\x9b2J" in said
+    assert not any(character in said for character in "\x1b\x07\x9b")
 
 
 class Reader(HTMLParser):

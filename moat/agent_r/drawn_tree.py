@@ -24,6 +24,7 @@ from moat.agent_r.turns import Kind
 from moat.schemas.nodes import NODES
 from moat.schemas.revisions import REVISIONS
 from moat.schemas.trees import TREES
+from moat.terminal import visible
 
 SHOWN = 5  # tasks that are named where one is not known
 SHORT = 30  # characters of an observation on the terminal, or as many as there is room for
@@ -170,26 +171,26 @@ STYLES = {"good": "bold green", "bad": "bold red", "plain": "yellow"}
 
 def on_terminal(drawing: Drawing, width: int) -> RenderableType:
     """The tree as rich draws it in so many columns, with the pairs below."""
-    lines: list[RenderableType] = [Text(drawing.summary, "dim")]
+    lines: list[RenderableType] = [Text(visible(drawing.summary), "dim")]
     if drawing.nodes:
         branches = {0: Branches(_line(drawing, drawing.nodes[0], width), guide_style="dim")}
         for number, node in sorted(drawing.nodes.items()):
             if node["parent"] is not None:
                 branches[number] = branches[node["parent"]].add(_line(drawing, node, width))
         lines.append(branches[0])
-    lines += [Text(pair.text) for pair in drawing.pairs]
+    lines += [Text(visible(pair.text)) for pair in drawing.pairs]
     return Group(*lines)
 
 
 def _line(drawing: Drawing, node: Row, width: int) -> Text:
     line = Text.assemble(
-        (f"{node['node']} ", "dim"), (said(node), SIDES[drawing.side(node)]), (f"  {figures(node)}", "cyan")
+        (f"{node['node']} ", "dim"), (visible(said(node)), SIDES[drawing.side(node)]), (f"  {figures(node)}", "cyan")
     )
     for style, words in drawing.marks(node):
         line.append(f"  {words}", STYLES[style])
     if node["kind"] != ROOT:
         room = width - 4 * node["depth"] - len(line) - len("  → ")
-        line.append(f"  → {short(node['observation'], max(room, SHORT))}", "dim")
+        line.append(f"  → {short(visible(node['observation']), max(room, SHORT))}", "dim")
     return line
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import polars as pl
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table as Grid
 
@@ -34,6 +33,7 @@ from moat.schemas.plays import PLAYS
 from moat.schemas.revisions import REVISIONS
 from moat.schemas.trained import TRAINED
 from moat.schemas.trees import TREES
+from moat.terminal import escape
 from moat.trace import Lookup, Row, TraceError, fields, head, line, trained_on
 
 KINDS = (
