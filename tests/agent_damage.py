@@ -14,7 +14,7 @@ TRAIN, EVAL, DEMOS, GENERAL = (
 CUTS, PLAYS, RECOVERIES = "data/recovery.parquet", "data/evals/1.parquet", "data/recoveries/1.parquet"
 
 USED, LOST = pl.col("dropped").is_null(), pl.col("dropped").is_not_null()
-GOLD, STEP, SLIP = (pl.col("origin") == origin for origin in ("gold", "judged", "slip"))
+GOLD, STEP, SLIP, AGAIN = (pl.col("origin") == origin for origin in ("gold", "judged", "slip", "repeated"))
 END, INNER = pl.col("end"), ~pl.col("end") & (pl.col("node") > 0) & (pl.col("visits") > 1)
 ACTED, IDLE = pl.col("kind") == "action", pl.col("kind") != "action"
 TURNS = pl.col("turns").list.len() > 0
@@ -138,7 +138,8 @@ TABLES = (
     Damage("not shown", DEMOS, without(GOLD), "1 demonstrated tasks are not shown"),
     Damage("shown twice", DEMOS, cell("row_id", "gold/another", GOLD), "row_id is not gold/TASK"),
     Damage("label", DEMOS, cell("texts", text_of(1, "Judgment: Fine"), STEP), "no question about a step of its task"),
-    Damage("judged id", DEMOS, cell("row_id", "judged/x/99", STEP), "none of gold, slip and judged"),
+    Damage("judged id", DEMOS, cell("row_id", "judged/x/99", STEP), "none of gold, slip, judged and repeated"),
+    Damage("repeated", DEMOS, cell("texts", text_of(1, "other words"), AGAIN), "it is no text that is said again"),
     Damage("slip id", DEMOS, cell("row_id", "slip/another/0", SLIP), "row_id is not slip/TASK/NUMBER"),
     Damage("slip learned", DEMOS, cell("supervised", all_learned, SLIP), "not its task's gold actions"),
     Damage("slip answer", DEMOS, cell("texts", text_of(2, "Got 99 sticks"), SLIP), "are answered otherwise"),

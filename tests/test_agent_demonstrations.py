@@ -1,11 +1,13 @@
 """What an actor from nothing is shown, and its words: moat/agent_r/{demonstrations,lexicon}.py, the stage prepare."""
 
+import re
+
 import numpy as np
 import pytest
 
 from moat import base_models, layout
 from moat.agent_r import lexicon
-from moat.agent_r.demonstrations import gold_row, judged_rows, played, slip_rows
+from moat.agent_r.demonstrations import gold_row, judged_rows, played, repeated_rows, slip_rows
 from moat.agent_r.judges import Label, label_text
 from moat.agent_r.turns import ACKNOWLEDGED
 from moat.agent_r.worlds import INSTRUCTIONS, Goal
@@ -60,6 +62,22 @@ def test_a_slip_is_one_wrong_action_after_which_the_gold_path_solves_the_task(wo
         refused.add(turns[place].refused)
     assert number == 39
     assert refused == {False, True}
+
+
+def test_a_text_to_be_repeated_is_of_known_words():
+    """30 texts of 8 to 29 of the words, each said again, which alone is learned from; another seed says others."""
+    words = lexicon.words(["craft 4 birch planks using 1 birch logs", "minecraft:birch_planks"])
+    assert words == [" birch", " logs", " planks", " using", ":birch", "_planks", "craft", "minecraft"]
+    made = list(repeated_rows(words, 30, 1))
+    for number, row in enumerate(made):
+        assert row["row_id"] == f"repeated/{number}"
+        (text,) = set(row["texts"])
+        assert row["supervised"] == [False, True]
+        found = re.findall(r"[ _:][a-z]+", text)
+        assert "".join(found) == text
+        assert set(found) <= set(words[:6])
+        assert 8 <= len(found) < 30
+    assert made == list(repeated_rows(words, 30, 1)) != list(repeated_rows(words, 30, 2))
 
 
 def test_a_label_is_what_trying_the_step_out_says(world, goal):

@@ -18,7 +18,7 @@ from typing import Any
 from moat import layout, models
 from moat.agent_r import mixing
 from moat.agent_r.examples import rendered
-from moat.agent_r.mixing import good_row, shown_row, tokens_by_origin, weights
+from moat.agent_r.mixing import PLAYED, good_row, shown_row, tokens_by_origin, weights
 from moat.agent_r.params import AgentParams, good
 from moat.agent_r.paths import Path, finished
 from moat.examples import OVER_LENGTH
@@ -48,7 +48,7 @@ def run(stage: Stage[AgentParams], round: str, prev: str) -> None:
     drops = {"not good enough": 0, f"over max_good ({params.mix.max_good} of a tree)": 0}
     if params.mode == "bc":
         shown = DIALOGUES.read(demos[0]).to_dicts()
-        found = [shown_row(row) for row in shown if row["origin"] != "judged"]
+        found = [shown_row(row) for row in shown if row["origin"] in PLAYED]
     else:
         least = 1.0 if params.mode == "optimal_only" else alpha
         for (task,), own in NODES.read(tables[0]).group_by("task_id", maintain_order=True):

@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Any
 
 from moat import layout
-from moat.agent_r import general
-from moat.agent_r.demonstrations import gold_row, judged_rows, played, slip_rows
+from moat.agent_r import general, lexicon
+from moat.agent_r.demonstrations import gold_row, judged_rows, played, repeated_rows, slip_rows
 from moat.agent_r.params import AgentParams, AnyWorld
 from moat.agent_r.worlds import Goal, absent, candidates, instruction, open_world
 from moat.environments.base import Environment, EpisodeError
@@ -120,13 +120,16 @@ def run(stage: Stage[AgentParams]) -> None:
     both = {row["task_id"] for row in train} & {row["task_id"] for row in evaluation}
     if both:
         raise ParamsError(f"{len(both):,} tasks are trained and evaluated on, {min(both)} among them")
+    told = [text for row in demos for text in row["texts"]]
+    words = lexicon.words([*(row["first"] for row in (*train, *evaluation)), *told])
+    demos += repeated_rows(words, params.cold_start.repeated, params.seed)
     facts = stage.facts("environments", "train_on", "seed", left_out=left_out)
     GOALS.write(layout.TRAIN_TASKS, train, facts)
     GOALS.write(layout.EVAL_TASKS, evaluation, facts)
     DIALOGUES.write(
         layout.demos("actor"),
         demos,
-        stage.facts("environments", "train_on", "cold_start.judged", "cold_start.slips", "seed"),
+        stage.facts("environments", "train_on", "cold_start.judged", "cold_start.slips", "cold_start.repeated", "seed"),
     )
     chats, refused = general.read(stage)
     DIALOGUES.write(layout.demos("general"), chats, stage.facts("mix.general"))

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from moat import layout
+from moat.agent_r.mixing import PLAYED
 from moat.agent_r.params import AgentParams, TextCraftWorld
 from moat.agent_r.paths import Path as Finished
 from moat.agent_r.paths import finished
@@ -97,7 +98,7 @@ class AgentCheckout(Checkout[AgentParams]):
         if path == layout.recoveries(path.stem):
             return len(self.table(layout.RECOVERY))
         if path.stem == "sft":
-            shown = len(self.table(DEMOS).filter(pl.col("origin") != "judged")) if settings.mode == "bc" else 0
+            shown = len(self.table(DEMOS).filter(pl.col("origin").is_in(PLAYED))) if settings.mode == "bc" else 0
             paths = int(self.round_table("nodes", key)["end"].sum())
             return paths + len(self.round_table("revisions", key)) + shown + self.drawn(path)
         return len(rows)

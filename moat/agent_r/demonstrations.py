@@ -3,6 +3,8 @@
 A *slip* is a wrong action before a step of the gold path, after which the gold path solves the task all the same. It is not
 learned from, the actions after it are: so the actor has seen an environment that refuses something, and that it goes on.
 
+And texts of random words, to be repeated: what was pretrained is not to be forgotten over so little else.
+
 A label is known because it is tried out. A step is *good* when it is the gold path's own. A wrong one is put in its place,
 or before it: an action of another place, or of another task, or the same with another number. It is *bad* when the
 environment refuses it, or when the rest of the gold path does not solve the task any more; else it is *uncertain*, since it
@@ -27,6 +29,7 @@ from moat.react import Turn as React
 from moat.seeds import generator
 
 NO_LIMIT = 1_000_000
+REPEATED = (8, 30)  # words of a text that is to be repeated
 TRIES = 20  # at a wrong step of the wanted label
 Row = dict[str, Any]
 
@@ -70,6 +73,22 @@ def slip_rows(
         row |= {"row_id": f"slip/{goal.task}/{number}", "origin": "slip"}
         row["supervised"][2 * place + 1] = False
         yield row
+
+
+def repeated_rows(words: Sequence[str], count: int, seed: int) -> Iterator[Row]:
+    """`count` texts of random words, and the actor says them again."""
+    rng = generator("repeated", seed)
+    words = [word for word in words if word[0] in " _:"]  # one that begins with a letter would run into the one before it
+    for number in range(count):
+        said = "".join(words[index] for index in rng.integers(len(words), size=int(rng.integers(*REPEATED))))
+        yield {
+            "row_id": f"repeated/{number}",
+            "origin": "repeated",
+            "task_id": None,
+            "environment": "general",
+            "texts": [said, said],
+            "supervised": [False, True],
+        }
 
 
 def judged_rows(

@@ -48,18 +48,23 @@ _WORD = re.compile(r"[ _:]?[A-Za-z'-]+")
 _VERB = re.compile(r"Action: [a-z]+")
 
 
+def words(texts: Iterable[str]) -> list[str]:
+    """The words of texts, with the blank (or other sign) before them, in a fixed order."""
+    return sorted({word for text in texts for word in _WORD.findall(text)})
+
+
 def phrases(instructions: Iterable[str], firsts: Sequence[str], texts: Sequence[str]) -> list[str]:
     """Phrases for instructions (whole), first observations, and the texts of demonstrations, in a fixed order.
 
     An item of several words is as many tokens: so what is learned of one birch thing is known of the next.
     """
-    words = {word for text in (*firsts, *texts) for word in _WORD.findall(text)}
-    words |= {verb for text in texts for verb in _VERB.findall(text)}
+    said = set(words((*firsts, *texts)))
+    said |= {verb for text in texts for verb in _VERB.findall(text)}
     opened = Counter(first.partition("\n\n")[0] + "\n\n" for first in firsts)
     described = [text for text, times in opened.items() if times > 1]  # what every task of a game begins with
     fixed = [*instructions, *described, *TURNS_OF_PHRASE, *FRAMES, ACKNOWLEDGED, NOT_READ, *REFLECTIONS, *PHRASES]
     fixed += ["Thought: ", "Action: ", *(f" {count}" for count in COUNTS), *(str(count) for count in COUNTS if count > 9)]
-    return list(dict.fromkeys([*fixed, *sorted(words)]))
+    return list(dict.fromkeys([*fixed, *sorted(said)]))
 
 
 def sentences(firsts: Sequence[str], rng: np.random.Generator) -> list[str]:

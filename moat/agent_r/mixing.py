@@ -17,6 +17,7 @@ from moat.agent_r.turns import Kind
 from moat.mixing import first_of_equal
 
 Row = dict[str, Any]
+PLAYED = ("gold", "slip")  # origins of demonstrations that are trajectories
 
 
 def weights(tokens: Mapping[str, int], eta: float) -> dict[str, float]:
@@ -64,7 +65,7 @@ def lessons(goals: Mapping[str, Row], revisions: Iterable[Row]) -> list[Row]:
 def shown_row(dialogue: Row) -> Row:
     """A demonstration or a general conversation, as it is."""
     return {name: dialogue[name] for name in ("row_id", "origin", "task_id", "environment", "texts", "supervised")} | {
-        "reward": 1.0 if dialogue["origin"] in ("gold", "slip") else None
+        "reward": 1.0 if dialogue["origin"] in PLAYED else None
     }
 
 

@@ -97,6 +97,7 @@ class ColdStart(Sft):
     """The warm start from gold actions, and from labels of steps that are known."""
 
     enabled: bool
+    repeated: int = Field(ge=0, description="Texts of random words among the demonstrations, to be repeated.")
     slips: int = Field(ge=0, description="Gold trajectories with a wrong action each, for each demonstrated task.")
     judged: int = Field(ge=0, description="Judged steps among the demonstrations, for each demonstrated task.")
 

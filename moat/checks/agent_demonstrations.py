@@ -10,6 +10,7 @@ from moat import layout
 from moat.agent_r.checkout import DEMOS, GENERAL, AgentCheckout, Row
 from moat.agent_r.demonstrations import gold_row, played
 from moat.agent_r.judges import QUESTION, SAID, judge_texts, label_text
+from moat.agent_r.mixing import PLAYED
 from moat.agent_r.turns import read
 from moat.checkout import Absent, Findings
 from moat.environments.base import EpisodeError
@@ -51,11 +52,13 @@ def shown(checkout: AgentCheckout) -> Findings:
     told: list[str | None] = []
     for row in rows.iter_rows(named=True):
         goal = demonstrated.get(row["task_id"])
-        if goal is None:
+        if row["origin"] == "repeated":
+            told.append(as_repeated(row))
+        elif goal is None:
             told.append("its task is no demonstrated one")
         elif row["environment"] != goal["environment"]:
             told.append("its environment is not its task's")
-        elif row["origin"] in ("gold", "slip"):
+        elif row["origin"] in PLAYED:
             told.append(as_played(checkout, row, goal, settings.cold_start.slips))
         else:
             told.append(as_judged(row, goal, settings.cold_start.judged))
@@ -96,11 +99,17 @@ def as_played(checkout: AgentCheckout, row: Row, goal: Row, slips: int) -> str |
     return None if again == row else "played again, its actions are answered otherwise"
 
 
+def as_repeated(row: Row) -> str | None:
+    """What is wrong with a text to be repeated."""
+    own = (row["task_id"], row["environment"]) == (None, "general") and row["row_id"].startswith("repeated/")
+    return None if own and len(set(row["texts"])) == 1 and len(row["texts"]) == 2 else "it is no text that is said again"
+
+
 def as_judged(row: Row, goal: Row, count: int) -> str | None:
     """What is wrong with a judged step."""
     named = JUDGED.fullmatch(row["row_id"])
     if row["origin"] != "judged" or not named or named[1] != row["task_id"] or int(named[2]) >= count:
-        return "none of gold, slip and judged, or not under such a row_id"
+        return "none of gold, slip, judged and repeated, or not under such a row_id"
     asked, said = row["texts"] if len(row["texts"]) == 2 else ("", "")
     told = judge_texts(goal["instruction"], goal["first"], []).removesuffix(QUESTION)
     right = asked.startswith(told) and asked.endswith(QUESTION) and said in LABELS

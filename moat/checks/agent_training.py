@@ -12,7 +12,7 @@ import polars as pl
 from moat import layout
 from moat.agent_r.checkout import ACTOR, DEMOS, GENERAL, AgentCheckout, Row
 from moat.agent_r.examples import rendered
-from moat.agent_r.mixing import good_row, lessons, shown_row
+from moat.agent_r.mixing import PLAYED, good_row, lessons, shown_row
 from moat.agent_r.params import good
 from moat.checkout import Absent, Findings, Level, each_round
 from moat.checks.cards import card, copied, updates
@@ -30,7 +30,7 @@ def due(checkout: AgentCheckout, key: str) -> dict[str, Row]:
     settings, goals = checkout.settings(path), checkout.goals(layout.TRAIN_TASKS)
     found: list[Row] = []
     if settings.mode == "bc":
-        found = [shown_row(row) for row in checkout.table(DEMOS).iter_rows(named=True) if row["origin"] != "judged"]
+        found = [shown_row(row) for row in checkout.table(DEMOS).iter_rows(named=True) if row["origin"] in PLAYED]
     else:
         least = 1.0 if settings.mode == "optimal_only" else settings.alpha(key)
         for task, paths in checkout.paths(key).items():
