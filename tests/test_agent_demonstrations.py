@@ -133,7 +133,7 @@ def test_prepare_shares_out_the_tasks(tmp_path, monkeypatch):
     counted = [sum(row[name] for row in train) for name in ("searched", "demonstrated")]
     assert (len(train), *counted, len(tests)) == (4, 4, 2, 3)
     shown = made.read(DIALOGUES, layout.demos("actor"))
-    assert {row["task_id"] for row in shown} == {row["task_id"] for row in train if row["demonstrated"]}
+    assert {row["task_id"] for row in shown if row["task_id"]} == {row["task_id"] for row in train if row["demonstrated"]}
     bytes_of = [(made.root / path).read_bytes() for path in (layout.TRAIN_TASKS, layout.demos("actor"))]
     made.run("prepare")
     assert bytes_of == [(made.root / path).read_bytes() for path in (layout.TRAIN_TASKS, layout.demos("actor"))]

@@ -19,7 +19,7 @@ from moat.react import Several
 SAID = reflection("a test")
 TASK, GOLD = "textcraft/crossbow", "Action: get 2 string"
 CRAFT = TextCraftWorld(
-    kind="textcraft", optional=False, depths=[1, 2], groups=False, distractors=3, max_gold=7, n_demos=0, n_train=0, n_eval=0,
+    kind="textcraft", optional=False, depths=[1, 2], groups=False, distractors=3, max_gold=7, n_demos=0, n_train=1, n_eval=1,
     draw="dev",
 )  # fmt: skip
 
@@ -171,6 +171,7 @@ def test_a_server_is_wanted_by_name():
     ("changes", "said"),
     [
         ({"mode": "bc"}, "train.updates"),
+        ({"train_on": ["textcraft", "textcraft"]}, "train_on names an environment twice"),
         ({"train_on": ["nowhere"]}, "'nowhere' is none of the environments textcraft, cookingworld"),
         ({"rounds": {"2": {"prev": "1", "alpha": 0.5, "epochs": 1}}}, "reads round '1', which does not exist"),
         ({"rounds": {"1": {"prev": "0", "alpha": 1.5, "epochs": 1}}}, "rounds.1.alpha"),

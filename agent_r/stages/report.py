@@ -107,7 +107,7 @@ def run(stage: Stage[AgentParams]) -> None:
             break
     publish_text(layout.REPORT, render(context, metrics, params, left_out))
     shown = ", ".join(f"{len(context[name])} {name}" for name in ("trees", "splices", "recoveries"))
-    stage.say(f"{len(keys)} rounds, and as examples {shown}: open {layout.REPORT} in a browser")
+    stage.say(f"the cold start, {len(rounds)} rounds, and as examples {shown}: open {layout.REPORT} in a browser")
     stage.close()
 
 

@@ -20,8 +20,8 @@ class World(Section):
 
     optional: bool = Field(description="Whether it is left out, with a notice, where Java or its package is missing.")
     n_demos: int = Field(ge=0, description="Tasks whose gold actions the cold start is taught.")
-    n_train: int = Field(ge=0, description="Tasks that the rounds search; the demonstrated ones come first.")
-    n_eval: int = Field(ge=0, description="Tasks of the evaluation.")
+    n_train: Positive = Field(description="Tasks that the rounds search; the demonstrated ones come first.")
+    n_eval: Positive = Field(description="Tasks of the evaluation.")
     max_gold: int = Field(ge=0, description="Longest gold path of a task, in actions; 0: any, and tasks without one too.")
     draw: str = Field(description="Name of the draw; another name, other tasks.")
 
@@ -209,6 +209,8 @@ class AgentParams(Pipeline):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if len(set(self.train_on)) < len(self.train_on):
+            raise ValueError("train_on names an environment twice")
         for name in self.train_on:
             if name not in self.environments:
                 raise ValueError(f"train_on: {name!r} is none of the environments {', '.join(self.environments)}")
