@@ -454,7 +454,7 @@ class Job:
 def _own(names: Sequence[str] | None, lengths: list[int], tokens: list[int], scored: list[int]) -> dict[str, list[Any]]:
     """What batches, errors and weights are made from; names are the rows' numbers by default."""
     numbers = list(range(len(tokens)))
-    named = {"row": numbers, "name": list(names or map(str, numbers))}
+    named: dict[str, list[Any]] = {"row": numbers, "name": list(names or map(str, numbers))}
     return named | {"length": lengths, "tokens": tokens, "scored": scored}
 
 
@@ -735,7 +735,7 @@ def train_dpo(
     models.set_up(stage.machine)
     log_ref = reference_logprobs(stage, reference, chosen, rejected, names)
     updates = updates_for(settings, len(chosen))
-    how = {"beta": settings.beta, "nll_weight": settings.nll_weight, "group_by_length": settings.group_by_length}
+    how: dict[str, Any] = {"beta": settings.beta, "nll_weight": settings.nll_weight, "group_by_length": settings.group_by_length}
     job = Job("dpo", arguments(settings, updates, seed, stage.machine), **how)
     more = how | {"reference": log_ref}
     with _checkpoints(stage, start, job.arguments, [_ids(chosen), _ids(rejected)], **more) as checkpoints:

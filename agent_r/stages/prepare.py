@@ -120,8 +120,8 @@ def run(stage: Stage[AgentParams]) -> None:
     both = {row["task_id"] for row in train} & {row["task_id"] for row in evaluation}
     if both:
         raise ParamsError(f"{len(both):,} tasks are trained and evaluated on, {min(both)} among them")
-    told = [text for row in demos for text in row["texts"]]
-    words = lexicon.words([*(row["first"] for row in (*train, *evaluation)), *told])
+    said = [text for row in demos for text in row["texts"]]
+    words = lexicon.words([*(row["first"] for row in (*train, *evaluation)), *said])
     demos += repeated_rows(words, params.cold_start.repeated, params.seed)
     facts = stage.facts("environments", "train_on", "seed", left_out=left_out)
     GOALS.write(layout.TRAIN_TASKS, train, facts)
