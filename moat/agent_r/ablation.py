@@ -127,6 +127,6 @@ def ablate(root: Path, seeds: Sequence[int], names: Sequence[str], jobs: int, sa
         say(f"{condition.name}, seed {seed}: done")
 
     with ThreadPoolExecutor(jobs) as pool:
-        for future in [pool.submit(job, known[name], seed) for seed in seeds for name in names]:
+        for future in [pool.submit(job, known[name], seed) for name in names for seed in seeds]:
             future.result()
     return markdown(results)
