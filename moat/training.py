@@ -735,7 +735,7 @@ def train_dpo(
     models.set_up(stage.machine)
     log_ref = reference_logprobs(stage, reference, chosen, rejected, names)
     updates = updates_for(settings, len(chosen))
-    how: dict[str, Any] = {"beta": settings.beta, "nll_weight": settings.nll_weight, "group_by_length": settings.group_by_length}
+    how: dict[str, Any] = {name: getattr(settings, name) for name in ("beta", "nll_weight", "group_by_length")}
     job = Job("dpo", arguments(settings, updates, seed, stage.machine), **how)
     more = how | {"reference": log_ref}
     with _checkpoints(stage, start, job.arguments, [_ids(chosen), _ids(rejected)], **more) as checkpoints:

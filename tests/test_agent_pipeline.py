@@ -61,13 +61,20 @@ def test_every_stage_left_its_artifact_in_its_own_folder(agent_project):
 
 
 def test_what_is_trained_on_comes_from_the_round(agent_project):
-    """Every row of the training set is a good path of a tree, or a revision that was kept."""
+    """Every row of the training set is a good path of a tree, or a revision that was kept.
+
+    Of kept revisions that differ in the drawn reflection alone there is one.
+    """
     trained = agent_project.table(TRAINED, "agent_r/data/rounds/1/sft.parquet")
     revisions = agent_project.table(REVISIONS, "agent_r/data/rounds/1/revisions.parquet")
     nodes = agent_project.table(NODES, "agent_r/data/rounds/1/nodes.parquet")
-    kept = revisions.filter(pl.col("dropped").is_null())
-    expected = {f"revision/{row['task_id']}/{row['bad']}/{row['good']}" for row in kept.iter_rows(named=True)}
-    assert {row for row in trained["row_id"] if row.startswith("revision/")} == expected
+    said = {}
+    for row in revisions.filter(pl.col("dropped").is_null()).iter_rows(named=True):
+        texts = tuple(turn["text"] for number, turn in enumerate(row["turns"]) if number != row["reflection"])
+        said[f"revision/{row['task_id']}/{row['bad']}/{row['good']}"] = (row["task_id"], row["reflection"], texts)
+    learned = [said[row] for row in trained["row_id"] if row.startswith("revision/")]
+    assert len(learned) == len(set(learned))
+    assert set(learned) == set(said.values()) != set()
     ends = nodes.filter(pl.col("end") & (pl.col("reward") > 0.5))
     good = {f"good/{row['task_id']}/{row['node']}" for row in ends.iter_rows(named=True)}
     assert {row for row in trained["row_id"] if row.startswith("good/")} <= good
