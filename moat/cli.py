@@ -33,6 +33,8 @@ Examples:
 
     moat trace 0f3c5a7b9d1e2f40/3
 
+    moat diff 1 2 --table evals
+
     moat verify
 
     moat show-tree textcraft/oak_sign
@@ -60,8 +62,8 @@ def console() -> Console:
 
 
 @contextmanager
-def faults(*more: type[Exception]) -> Iterator[None]:
-    """Turn an error of ours (or one of `more`) into one line on stderr and exit status 1; a bug keeps its traceback."""
+def faults(*more: type[Exception], status: int = 1) -> Iterator[None]:
+    """Turn an error of ours (or one of `more`) into one line on stderr and an exit status; a bug keeps its traceback."""
     from moat.params import ParamsError
     from moat.status import StatusError
 
@@ -70,7 +72,7 @@ def faults(*more: type[Exception]) -> Iterator[None]:
         yield
     except expected as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error[/] {escape(str(error))}")
-        raise typer.Exit(1) from error
+        raise typer.Exit(status) from error
 
 
 Pipeline = Annotated[
@@ -208,6 +210,54 @@ def trace(
 
             story, tell = Tracer(root, params.load(root / params.PARAMS)).trace(key, round), show
     print_json(story) if json else tell(story, console())
+
+
+@app.command()
+def diff(
+    first: Annotated[
+        str, typer.Argument(help="A round (1), a round at a revision (1@main~3), a revision or experiment, a file.")
+    ],
+    second: Annotated[str, typer.Argument(help="Another; also workspace, or dvc://PATH@REVISION::REPOSITORY.")],
+    tables: Annotated[
+        list[str] | None, typer.Option("--table", help="pairs, evals, … or a path; may be repeated; by default all.")
+    ] = None,
+    key: Annotated[str, typer.Option(help="Columns that tell rows apart, as task_id,k; by default the table's own.")] = "",
+    tolerance: Annotated[float, typer.Option(min=0, help="Floats that differ by no more are equal.")] = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write them to this file too, as a page.")] = None,
+    pipeline: Pipeline = "",
+) -> None:
+    """Compare the tables of two rounds, revisions, experiments or files by key: rows, shifts, what turned, texts.
+
+    Reads through DVC's cache or remote; nothing is checked out. Exit status 0: no difference, 1: some, 2: an error.
+
+    Example: `moat diff 1 2 --table evals --table scores`
+    """
+    from moat.diff import DiffError
+    from moat.diff_page import page, show
+    from moat.diff_report import report
+    from moat.publish import publish_text
+    from moat.sides import SideError, Sides
+
+    here = Path.cwd()
+    files = [here / side for side in (first, second)]
+    if html is not None:
+        _new_file(html, files, "--html")
+    with faults(DiffError, SideError, status=2), Console(stderr=True).status("reading") as spinner:
+        alone = not pipeline and all(path.is_file() for path in files)  # needs no project
+        with Sides(here if alone else pipeline_folder(pipeline), here) as sides:
+            found = report(
+                *(sides.find(side) for side in (first, second)),
+                tables=tables or [],
+                key=[name for name in key.split(",") if name],
+                tolerance=tolerance,
+                begin=lambda name: spinner.update(escape(name)),
+            )
+        if html is not None:
+            publish_text(html, page(found))
+    print_json(found.to_json()) if json else show(found, console())
+    if not found.equal:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -594,12 +644,12 @@ def _setting(pair: str, kinds: Mapping[str, type]) -> tuple[str, bool | int | st
     return key, value
 
 
-def _new_file(out: Path, inputs: Iterable[Path] = ()) -> None:
-    """Refuse an `--out` that is a folder, which publishing would replace, or one of the inputs. Raises BadParameter."""
+def _new_file(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> None:
+    """Refuse an `option` that is a folder, which publishing would replace, or one of the inputs. Raises BadParameter."""
     if out.is_dir():
-        raise typer.BadParameter(f"{out} is a folder: name a file in it", param_hint="--out")
+        raise typer.BadParameter(f"{out} is a folder: name a file in it", param_hint=option)
     if out.exists() and any(path.exists() and out.samefile(path) for path in inputs):
-        raise typer.BadParameter(f"{out} is the file that is read: name another one", param_hint="--out")
+        raise typer.BadParameter(f"{out} is the file that is read: name another one", param_hint=option)
 
 
 @app.command("calibrate-critic")
