@@ -152,8 +152,10 @@ def _pairs(first: Side, second: Side, tables: Sequence[str]) -> Iterator[tuple[s
                 raise DiffError(
                     f"{side.text} has {len(chosen)} tables, and a file is one: name it with --table ({_names(side)})"
                 )
-        (name, a), b = next(iter(one.items())), next(iter(other.values()))
-        yield (name if first.kind is second.kind else a.kind), a, b
+        (name, a), (_, b) = next(iter(one.items())), next(iter(other.items()))
+        if first.kind is not second.kind:
+            name = b.kind if first.kind is Kind.FILE else a.kind
+        yield name, a, b
         return
     for name in dict.fromkeys([*one, *other]):
         yield name, one.get(name), other.get(name)
@@ -223,7 +225,7 @@ def _compared(
         for column in shared
     ]
     versions = said[0].get("version"), said[1].get("version")
-    differs = changes or not found.equal
+    differs = changes or versions[0] != versions[1] or not found.equal
     return TableDiff(name, Status.DIFFERS if differs else Status.EQUAL, key, versions, changes, docs, found, columns, told)
 
 

@@ -14,6 +14,11 @@ import polars as pl
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 VALUES = 12  # different values that a column of names may have for its shares to be told
 NAME = 40  # characters of the longest such name
+TEXTS = {  # columns that hold texts, however few and short these are
+    *("text", "instruction", "first", "observation", "action", "reasons"),
+    *("subgoals", "gold_subgoals", "corrected_subgoals", "chosen", "rejected"),
+    *("actions", "gold_actions", "corrected_actions"),
+}
 PLANS = "subgoals"  # the column whose styles are told
 DISTINCT = 20_000  # different plans whose styles are told; of more, none
 STYLE = "style of subgoals"
@@ -91,7 +96,7 @@ def _asked(name: str, dtype: pl.DataType) -> dict[str, pl.Expr]:
 
 
 def _named(row: dict[str, Any], name: str) -> bool:
-    return row[f"different:{name}"] <= 2 * VALUES and (row[f"longest:{name}"] or 0) <= NAME
+    return name not in TEXTS and row[f"different:{name}"] <= 2 * VALUES and (row[f"longest:{name}"] or 0) <= NAME
 
 
 def _quantiles(frame: pl.LazyFrame, name: str) -> dict[str, float | None]:
