@@ -103,7 +103,7 @@ def test_the_exit_status_tells_equal_from_different_from_an_error(two):
 
 
 def test_rows_that_are_equal_are_no_difference_whatever_the_bytes(two, place):
-    """The facts of the run differ, and the order of the columns."""
+    """The facts of the run differ."""
     rows = pl.read_parquet(two[0]).to_dicts()
     ACTIONS.write(place / "again.parquet", rows, {"engine": "another"})
     assert (place / "again.parquet").read_bytes() != (place / two[0]).read_bytes()
