@@ -257,27 +257,24 @@ class Sides:
             return None
         from dvc.api import DVCFileSystem
         from dvc.exceptions import DvcException
-        from dvc.scm import NoSCM, RevError
+        from dvc.scm import RevError, SCMError
 
         files = DVCFileSystem(repository or str(own), rev=revision or None)
         try:
-            repo = files.repo
+            _ = files.repo  # opens it
         except RevError:
             return None
         except (DvcException, OSError) as error:
+            if isinstance(error, SCMError) and not repository:
+                raise SideError(
+                    f"{own} is not under git, so {revision!r} is no revision, and it is no file either"
+                ) from error
             raise SideError(f"DVC cannot open {repository or own} ({error})") from error
-        if revision and isinstance(repo.scm, NoSCM):
-            raise SideError(
-                f"{own} is not under git, so {revision!r} cannot be a revision; files and rounds can be compared"
-            )
         self._stack.callback(files.close)
         folder = Path() if repository or own is None else self.root.relative_to(own)
-        said = " ".join(
-            part for part in (f"at {revision}" if revision else "", f"of {repository}" if repository else "") if part
-        )
-        return Tracked(
-            files, folder, said, Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="moat-diff-")))
-        )
+        at, of = f"at {revision}" if revision else "", f"of {repository}" if repository else ""
+        temporary = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="moat-diff-"))
+        return Tracked(files, folder, f"{at} {of}".strip(), Path(temporary))
 
 
 def _listed(names: list[str]) -> str:

@@ -155,8 +155,7 @@ def test_a_commit_and_a_full_ref_are_revisions(place):
 
 
 def test_the_second_pipeline_has_its_own_tables(place):
-    kind, tables = find(place, "main~1", place / "agent_r")
-    assert set(tables) == {"data/rounds/1/nodes.parquet"}
+    assert set(find(place, "main~1", place / "agent_r")[1]) == {"data/rounds/1/nodes.parquet"}
     assert find(place, "1", place / "agent_r")[1]["nodes"]["reward"].to_list() == [1.0]
 
 
@@ -240,7 +239,6 @@ def test_a_revision_without_tables_is_told(copied):
 
 
 def test_without_git_a_revision_is_no_side(tmp_path, monkeypatch):
-    """DVC alone would take it for the workspace."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path, 0.5, 0.0)
     dvc(tmp_path, "init", "-q", "--no-scm")
