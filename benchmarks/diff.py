@@ -39,7 +39,7 @@ PEERS = {
     + "found = datacompy.PolarsCompare(polars.read_parquet(one), polars.read_parquet(other), join_columns=['task_id', 'k'])"
     + "; print(found.report())",
     "datacompy, pandas": READ
-    + "found = datacompy.Compare(pandas.read_parquet(one), pandas.read_parquet(other), join_columns=['task_id', 'k'])"
+    + "found = datacompy.PandasCompare(pandas.read_parquet(one), pandas.read_parquet(other), join_columns=['task_id', 'k'])"
     + "; print(found.report())",
 }
 
@@ -74,7 +74,7 @@ def changed(rows: pl.DataFrame, seed: int) -> pl.DataFrame:
 
 
 def write(folder: Path, rows: int) -> None:
-    """Write the two tables, in a process of its own: Linux counts the memory of a starting process to that which it starts."""
+    """Write the two tables. In a process of its own: what is started from a large process counts as large from the start."""
     first = table(rows, 0)
     ACTIONS.write(folder / "one.parquet", first, {})
     ACTIONS.write(folder / "other.parquet", changed(first, 1), {})

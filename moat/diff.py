@@ -12,6 +12,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from moat import telling
@@ -233,7 +234,7 @@ def _both_perplexities(one: Perplexity | None, other: Perplexity | None) -> Perp
 
 
 def _check_key(keys: pl.DataFrame, name: str) -> None:
-    if keys.n_unique() == len(keys):
+    if _ascend(keys) or keys.n_unique() == len(keys):
         return
     twice = keys.filter(keys.is_duplicated()).unique().sort(keys.columns)
     more = f", as it has {len(twice) - 1:,} other(s)" if len(twice) > 1 else ""
@@ -243,6 +244,15 @@ def _check_key(keys: pl.DataFrame, name: str) -> None:
     )
 
 
+def _ascend(keys: pl.DataFrame) -> bool:
+    """Whether every key is greater than the one before it, as in our own tables: then none is twice."""
+    ascend = pl.lit(value=False)
+    for name in reversed(keys.columns):
+        here, before = pl.col(name), pl.col(name).shift(1)
+        ascend = (here > before) | ((here == before) & ascend)
+    return bool(keys.select(ascend.slice(1).fill_null(value=False).all()).item())
+
+
 def _matched(
     first: pl.DataFrame, second: pl.DataFrame, key: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -250,12 +260,16 @@ def _matched(
     one, other = first.select(key), second.select(key)
     if one.equals(other):
         return first, second, one.clear(), one.clear()
-    pairs = one.with_row_index("at one").join(
-        other.with_row_index("at other"), on=key, how="full", coalesce=True, nulls_equal=True
-    )
-    both = pairs.drop_nulls(["at one", "at other"])
-    only = [pairs.filter(pl.col(name).is_null()).select(key) for name in ("at other", "at one")]
-    return first[both["at one"]], second[both["at other"]], only[0], only[1]
+    numbered = [keys.lazy().with_row_index(name) for keys, name in ((one, "at one"), (other, "at other"))]
+    both = numbered[0].join(numbered[1], on=key, how="inner", nulls_equal=True).select("at one", "at other").collect()
+    at = both["at one"], both["at other"]
+    return first[at[0]], second[at[1]], _without(one, at[0]), _without(other, at[1])
+
+
+def _without(keys: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
+    left = np.ones(len(keys), dtype=bool)
+    left[at.to_numpy()] = False
+    return keys.filter(pl.Series(left))
 
 
 def _ordered(rows: list[Row], key: Sequence[str], count: int) -> list[Row]:

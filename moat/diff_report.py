@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from moat import schemas
-from moat.diff import Comparison, DiffError, SchemaChange, What, comparable, compare, schema_changes
+from moat.diff import WHOLE, Comparison, DiffError, SchemaChange, What, comparable, compare, schema_changes
 from moat.pieces import pieces
 from moat.shifts import Figures, Shares, figures, styles
 from moat.sides import Kind, Side, Source
@@ -186,47 +186,74 @@ def _table(name: str, one: Source | None, other: Source | None, key: Sequence[st
     return _compared(name, paths, (one.label, other.label), key, tolerance)
 
 
-def _compared(
-    name: str, paths: tuple[Path, Path], labels: tuple[str, str], given: Sequence[str], tolerance: float
-) -> TableDiff:
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A table's files on both sides, opened: what it is a table of, its key, and what both have to compare."""
+
+    paths: tuple[Path, Path]
+    labels: tuple[str, str]
+    schema: Table | None
+    versions: tuple[int | None, int | None]
+    key: tuple[str, ...]
+    frames: tuple[pl.LazyFrame, pl.LazyFrame]
+    types: tuple[pl.Schema, pl.Schema]
+
+    @property
+    def shared(self) -> list[str]:
+        """The columns besides the key that can be compared."""
+        one, other = self.types
+        return [name for name in one if name in other and name not in self.key and comparable(one[name], other[name])]
+
+
+def _opened(paths: tuple[Path, Path], labels: tuple[str, str], given: Sequence[str]) -> _Pair:
+    """Open a table's two files. Raises DiffError where they cannot be read, or not be compared."""
     said = [_said(path, label) for path, label in zip(paths, labels, strict=True)]
     schema = _schema(said, labels, given)
     key = tuple(given) or (schema.key if schema else ())
-    frames = [_scanned(path, label) for path, label in zip(paths, labels, strict=True)]
-    types = [frame.collect_schema() for frame in frames]
+    one, other = (_scanned(path, label) for path, label in zip(paths, labels, strict=True))
+    types = one.collect_schema(), other.collect_schema()
     _check_keys(key, types, labels)
-    changes = schema_changes(*types)
-    shared = [
-        column
-        for column in types[0]
-        if column in types[1] and column not in key and comparable(types[0][column], types[1][column])
-    ]
-    frames = [frame.with_columns(_common(key, types)) for frame in frames]
+    alike = _common(key, types)
+    versions = said[0].get("version"), said[1].get("version")
+    return _Pair(paths, labels, schema, versions, key, (one.with_columns(alike), other.with_columns(alike)), types)
+
+
+def _compared(
+    name: str, paths: tuple[Path, Path], labels: tuple[str, str], given: Sequence[str], tolerance: float
+) -> TableDiff:
+    pair = _opened(paths, labels, given)
+    docs = {column.name: column.doc for column in pair.schema.columns} if pair.schema else {}
+    changes = schema_changes(*pair.types)
     try:
-        shifts = [figures(frame, shared) for frame in frames]
-        texts = [column for column in shared if _is_text(types[0][column]) and not _has_shares(column, shifts)]
-        cut = pieces(paths[0], paths[1], key) if types[0][key[0]] == types[1][key[0]] else [pl.lit(value=True)]
-        found = compare(frames[0], frames[1], What(key, shared, texts, tolerance, labels), cut)
-        told = styles(frames[0]), styles(frames[1])
+        shifts = figures(pair.frames[0], pair.shared), figures(pair.frames[1], pair.shared)
+        found = _rows(pair, shifts, tolerance)
+        told = styles(pair.frames[0]), styles(pair.frames[1])
     except (pl.exceptions.ComputeError, OSError) as error:
         raise DiffError(
             f"{labels[0]} or {labels[1]} cannot be read to its end ({error}): `dvc checkout --force`, or `dvc repro`"
         ) from error
-    docs = {column.name: column.doc for column in schema.columns} if schema else {}
     columns = [
         ColumnShift(
             column,
             docs.get(column, ""),
-            str(types[1][column]),
+            str(pair.types[1][column]),
             found.columns[column],
             shifts[0].get(column),
             shifts[1].get(column),
         )
-        for column in shared
+        for column in pair.shared
     ]
-    versions = said[0].get("version"), said[1].get("version")
-    differs = changes or versions[0] != versions[1] or not found.equal
-    return TableDiff(name, Status.DIFFERS if differs else Status.EQUAL, key, versions, changes, docs, found, columns, told)
+    differs = changes or pair.versions[0] != pair.versions[1] or not found.equal
+    status = Status.DIFFERS if differs else Status.EQUAL
+    return TableDiff(name, status, pair.key, pair.versions, changes, docs, found, columns, told)
+
+
+def _rows(pair: _Pair, shifts: Sequence[dict[str, Figures]], tolerance: float) -> Comparison:
+    one, other = pair.types
+    texts = [column for column in pair.shared if _is_text(one[column]) and not _has_shares(column, shifts)]
+    alike = one[pair.key[0]] == other[pair.key[0]]
+    cut = pieces(pair.paths[0], pair.paths[1], pair.key) if alike else WHOLE
+    return compare(*pair.frames, What(pair.key, pair.shared, texts, tolerance, pair.labels), cut)
 
 
 @cache

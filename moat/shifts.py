@@ -86,11 +86,8 @@ def _asked(name: str, dtype: pl.DataType) -> dict[str, pl.Expr]:
     column = pl.col(name)
     asked = {"nulls": column.null_count()}
     if isinstance(dtype, pl.String):
-        return asked | {
-            "mean": column.str.len_chars().mean(),
-            "different": column.approx_n_unique(),
-            "longest": column.str.len_chars().max(),
-        }
+        asked |= {"mean": column.str.len_chars().mean(), "longest": column.str.len_chars().max()}
+        return asked if name in TEXTS else asked | {"different": column.approx_n_unique()}
     measured = column.list.len() if isinstance(dtype, pl.List) else column.fill_nan(None) if dtype.is_float() else column
     return asked | {"mean": measured.mean()}
 
