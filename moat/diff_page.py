@@ -113,7 +113,7 @@ def sentences(table: TableDiff) -> Iterator[str]:
     if found.n_removed:
         yield f"removed: {keys_of(found.removed, found.n_removed)}"
     yield from _turned(table, found)
-    if (ppl := found.perplexity) is not None and ppl.n:
+    if (ppl := found.perplexity) is not None and ppl.n_lower + ppl.n_higher:
         yield (
             f"PPL of {ppl.n:,} tasks (by {ppl.column}): {number(ppl.before)} → {number(ppl.after)} in the geometric mean; "
             f"lower for {ppl.n_lower:,}, higher for {ppl.n_higher:,}"
