@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--peer", help="a Python that has datacompy, pandas and polars")
     parser.add_argument("--name", default="diff", help="of the result files")
     given = parser.parse_args()
+    load = round(os.getloadavg()[0], 1)  # of what else runs: more than the cores make the seconds by the clock longer
     with tempfile.TemporaryDirectory() as folder:
         one, other = (str(Path(folder) / name) for name in ("one.parquet", "other.parquet"))
         writing = get_context("spawn").Process(target=write, args=(Path(folder), given.rows))
@@ -121,7 +122,8 @@ def main() -> None:
         ask = "from importlib.metadata import version; print(*map(version, ['datacompy', 'pandas', 'polars']))"
         peers = subprocess.run([given.peer, "-c", ask], capture_output=True, text=True, check=True).stdout.split()
         versions |= {f"peer {name}": one for name, one in zip(("datacompy", "pandas", "polars"), peers, strict=True)}
-    host = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()} | versions
+    host = {"machine": platform.machine(), "cores": os.cpu_count(), "load before": load, "python": platform.python_version()}
+    host |= versions
     told = {"host": host, "rows": given.rows, "file_mb": sizes, "runs": given.runs, "found": found}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{given.name}.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")

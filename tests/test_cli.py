@@ -180,7 +180,16 @@ def test_starting_imports_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
 
 
-COMMANDS = [["status"], ["profile", "use"], ["profile", "list"], ["exec"], ["trace"], ["verify"], ["calibrate-critic"]]
+COMMANDS = [
+    ["status"],
+    ["profile", "use"],
+    ["profile", "list"],
+    ["exec"],
+    ["trace"],
+    ["diff"],
+    ["verify"],
+    ["calibrate-critic"],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
