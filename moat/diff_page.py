@@ -230,13 +230,15 @@ def on_terminal(parts: Sequence[Part], *, coloured: bool) -> Text:
 
 def page(report: Report) -> str:
     """The report as a page of its own; texts of models are text in it."""
-    return rendered("diff.html.j2", report=report, tables=[_for_page(table) for table in report.tables])
+    sides = visible(report.first), visible(report.second)
+    tables = [_for_page(table) for table in report.tables]
+    return rendered("diff.html.j2", title=" → ".join(sides), equal=report.equal, tables=tables)
 
 
 def _for_page(table: TableDiff) -> dict[str, Any]:
     found = table.comparison
     return {
-        "name": table.name,
+        "name": visible(table.name),
         "status": table.status.value,
         "differs": table.status is Status.DIFFERS,
         "key": ", ".join(table.key),

@@ -302,6 +302,10 @@ def _check_keys(key: Sequence[str], types: Sequence[pl.Schema], labels: tuple[st
                 raise DiffError(
                     f"{label} has no column {column!r} to compare rows by; it has {', '.join(schema)}: use --key"
                 )
+            if schema[column].is_nested():
+                raise DiffError(
+                    f"the key {column!r} of {label} is {schema[column]}: name columns of plain values with --key"
+                )
         if not comparable(types[0][column], types[1][column]):
             raise DiffError(
                 f"the key {column!r} is {types[0][column]} in {labels[0]} and {types[1][column]} in {labels[1]}: "

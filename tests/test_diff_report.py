@@ -155,6 +155,13 @@ def test_a_file_of_an_unknown_table_needs_a_key(place):
     assert (done.exit_code, "no column 'place'" in done.stderr) == (2, True)
 
 
+def test_a_list_is_no_key(place):
+    for name in ("one", "other"):
+        pl.DataFrame({"id": [[1], [2]], "name": [name, ""]}).write_parquet(f"{name}.parquet")
+    done = moat("one.parquet", "other.parquet", "--key", "id")
+    assert (done.exit_code, "'id' of one.parquet is List(Int64): name columns of plain values" in done.stderr) == (2, True)
+
+
 def test_two_tables_of_different_kinds_are_refused(two, place):
     SCORES.write(place / "scores.parquet", [{"task_id": "a", "k": 0, "nll": 1.0, "ppl": 2.0, "n_action_tokens": 3}], {})
     done = moat(two[0], "scores.parquet")
