@@ -234,7 +234,6 @@ def diff(
     Example: `moat diff 1 2 --table evals --table scores`
     """
     from moat.diff import DiffError
-    from moat.diff_page import page, show
     from moat.diff_report import report
     from moat.publish import publish_text
     from moat.sides import SideError, Sides
@@ -254,8 +253,15 @@ def diff(
                 begin=lambda name: spinner.update(escape(name)),
             )
         if html is not None:
+            from moat.diff_page import page
+
             publish_text(html, page(found))
-    print_json(found.to_json()) if json else show(found, console())
+    if json:
+        print_json(found.to_json())
+    else:
+        from moat.diff_page import show
+
+        show(found, console())
     if not found.equal:
         raise typer.Exit(1)
 
