@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moat.actions import parse, references, split_values
@@ -661,8 +661,16 @@ pieces = st.sampled_from("xy2+-*/^()=<>,%:;' \n") | st.sampled_from(["R1", "R2",
 words = st.lists(pieces | st.sampled_from(["if ", "while ", "else", "for x in range("]), max_size=14).map("".join)
 
 
+@pytest.mark.parametrize("text", ["''", "x = ' '"])
+def test_code_that_gives_a_blank_text_gives_no_result(text):
+    with pytest.raises(ToolError, match="a text without a character that shows") as told:
+        MATHS_TOOLS["Code"](text, {})
+    assert told.value.kind is ToolErrorKind.NO_RESULT
+
+
 @pytest.mark.trap(31)
 @settings(deadline=None, max_examples=300)
+@example("Code", "''", "2")
 @given(
     st.sampled_from(sorted(MATHS_TOOLS)),
     st.text(st.characters(), max_size=30) | words,

@@ -243,7 +243,10 @@ def code(arguments: str, results: Mapping[str, str]) -> str:
     `False` are truth values; any other result is a text.
     """
     variables = {name: _code_value(results[name]) for name in references(arguments)}
-    return _code_text(pseudocode.run(arguments, variables))
+    text = _code_text(pseudocode.run(arguments, variables))
+    if not text.strip():
+        raise ToolError(ToolErrorKind.NO_RESULT, "the value is a text without a character that shows")
+    return text
 
 
 def _code_value(result: str) -> pseudocode.Value:
