@@ -36,7 +36,7 @@ def grouped(lengths: Sequence[int], batch: int, seed: int, epoch: int) -> list[i
     """An epoch's order in which every `batch` rows are similar in length (tokens).
 
     The rows are shuffled, cut into parts of some batches, each part sorted by length and cut into batches, and the batches
-    shuffled; one that is not full stays last.
+    shuffled; one that is not full stays last. Fewer rows than eight batches are only shuffled.
     """
     generator = torch.Generator().manual_seed(seed + epoch)
     rows = _shuffled(len(lengths), generator)

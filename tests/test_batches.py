@@ -198,12 +198,13 @@ def test_nothing_depends_on_the_micro_batch(make_model, tokenizer, pair, referen
 def test_grouped_by_length_an_update_learns_from_its_rows(make_model, tokenizer, pair, reference, machine, kind):
     """At a learning rate of 0 each update's loss is that of the rows that the plan with the rows' lengths names, by hand."""
     sides_of = [max(len(one), len(other) if kind == "dpo" else 0) for one, other in zip(*pair, strict=True)]
-    plan = Plan(ROWS, BATCH, 2, 3, lengths=sides_of)
-    assert plan.whole(0) != Plan(ROWS, BATCH, 2, 3).whole(0)
+    size, updates = 2, 11  # few rows an update: of fewer than 8 batches nothing can be grouped
+    plan, other_plan = (Plan(ROWS, size, updates, 3, lengths=lengths) for lengths in (sides_of, None))
+    assert {frozenset(plan.whole(n)) for n in range(updates)} != {frozenset(other_plan.whole(n)) for n in range(updates)}
     start, other = float64_weights(make_model(1)), float64_weights(make_model(2))
     own = {"enabled": True, "loss": "dpo", "beta": BETA, "nll_weight": 0, "schedule": "constant", "warmup_ratio": 0}
-    made = training.arguments(Align(**TRAIN | own | {"learning_rate": 1e-12, "weight_decay": 0}), 2, 3, machine)
-    made |= {"output_dir": machine.scratch}
+    still = Align(**TRAIN | own | {"learning_rate": 1e-12, "weight_decay": 0, "batch_size": size})
+    made = training.arguments(still, updates, 3, machine) | {"output_dir": machine.scratch}
     model, config = make_model(1), make_model().config
     if kind == "sft":
         log = training.sft(model, tokenizer, pair[0], made, lambda n: None, group_by_length=True)

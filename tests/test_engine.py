@@ -320,7 +320,9 @@ def test_equal_prompts_are_read_once_in_scoring_too(model, prompts, completions,
     The first pass reads 5 prompts, the second 14 completions. A model with learned positions has none to spare.
     """
     numbers = (1, 0, 1, 3, 2, 1, 3, 3, 4, 0, 1, 4, 1, 2)
-    asked, said = [prompts[number] for number in numbers], [completions[at % len(completions)] for at in range(14)]
+    asked = [prompts[number] for number in numbers]
+    # the longest prompt has the shortest completion, so that filling that one up would go beyond the positions there are
+    said = [completions[1] if number == 1 else completions[at % len(completions)] for at, number in enumerate(numbers)]
     if learned_positions:
         longest = max(len(prompt) + len(one) for prompt, one in zip(asked, said, strict=True))
         model = learned(longest)
