@@ -65,10 +65,10 @@ class Plan:
 
     def _of_epoch(self, epoch: int) -> list[int]:
         if self._order[0] != epoch:
-            here = order(self.rows, self.seed, epoch)
-            if self.lengths is not None:
-                here = grouped(self.lengths, self.batch, self.seed, epoch)
-            self._order = (epoch, here)
+            if self.lengths is None:
+                self._order = (epoch, order(self.rows, self.seed, epoch))
+            else:
+                self._order = (epoch, grouped(self.lengths, self.batch, self.seed, epoch))
         return self._order[1]
 
     def whole(self, update: int) -> list[int]:

@@ -17,10 +17,10 @@ from moat.reporting import number, percent, rendered
 from moat.shifts import STYLE, Figures, Shares
 from moat.telling import Row
 from moat.terminal import escape, visible
-from moat.words import Part, Side, shortened
+from moat.words import Edit, Part, shortened
 
-COLOURS = {Side.SAME: "", Side.REMOVED: "red strike", Side.ADDED: "green underline"}
-MARKS = {Side.SAME: ("", ""), Side.REMOVED: ("[-", "-]"), Side.ADDED: ("{+", "+}")}  # where there are no colours
+COLOURS = {Edit.SAME: "", Edit.REMOVED: "red strike", Edit.ADDED: "green underline"}
+MARKS = {Edit.SAME: ("", ""), Edit.REMOVED: ("[-", "-]"), Edit.ADDED: ("{+", "+}")}  # where there are no colours
 KEYS = 5  # keys that are named
 COLUMNS = 6  # changed columns that the overview names
 STATUS = {Status.EQUAL: "dim", Status.DIFFERS: "bold yellow", Status.FIRST: "red", Status.SECOND: "green"}
@@ -220,8 +220,8 @@ def on_terminal(parts: Sequence[Part], *, coloured: bool) -> Text:
     """A text's parts in colours, or between marks where there are none."""
     found = Text()
     for part in shortened(parts):
-        before, after = ("", "") if coloured else MARKS[part.side]
-        found.append(f"{before}{visible(part.text)}{after}", COLOURS[part.side])
+        before, after = ("", "") if coloured else MARKS[part.edit]
+        found.append(f"{before}{visible(part.text)}{after}", COLOURS[part.edit])
     return found
 
 
@@ -264,7 +264,7 @@ def _for_page(table: TableDiff) -> dict[str, Any]:
                 "key": visible(key_of(example.key)),
                 "values": [(name, *(visible(value_of(value)) for value in pair)) for name, pair in example.values.items()],
                 "texts": {
-                    name: [(part.side.value, visible(part.text)) for part in shortened(parts)]
+                    name: [(part.edit.value, visible(part.text)) for part in shortened(parts)]
                     for name, parts in example.texts.items()
                 },
             }

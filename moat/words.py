@@ -13,8 +13,8 @@ KEPT = 60  # characters of equal text that stand on each side of a change
 LONGEST = 600  # characters of one change that are shown
 
 
-class Side(StrEnum):
-    """Which of two texts a part is in."""
+class Edit(StrEnum):
+    """What became of a part: both texts have it, or one does."""
 
     SAME = "same"
     REMOVED = "removed"
@@ -25,7 +25,7 @@ class Side(StrEnum):
 class Part:
     """A piece of text, and which of the two texts has it."""
 
-    side: Side
+    edit: Edit
     text: str
 
 
@@ -34,26 +34,26 @@ def parts(before: str, after: str) -> list[Part]:
     one, other = _words(before), _words(after)
     head = _common(one, other)
     tail = _common(one[head:][::-1], other[head:][::-1])
-    found = [Part(Side.SAME, "".join(one[:head]))]
+    found = [Part(Edit.SAME, "".join(one[:head]))]
     found += _aligned(one[head : len(one) - tail], other[head : len(other) - tail])
-    found.append(Part(Side.SAME, "".join(one[len(one) - tail :])))
+    found.append(Part(Edit.SAME, "".join(one[len(one) - tail :])))
     return [part for part in found if part.text]
 
 
 def changed(found: Iterable[Part]) -> int:
     """How many words of the two texts the other one lacks."""
-    return sum(len(part.text.split()) for part in found if part.side is not Side.SAME)
+    return sum(len(part.text.split()) for part in found if part.edit is not Edit.SAME)
 
 
 def shortened(found: Sequence[Part]) -> list[Part]:
     """The same with long parts cut, an ellipsis where: what is equal keeps the ends that stand at a change."""
     last = len(found) - 1
-    return [Part(part.side, _short(part, number > 0, number < last)) for number, part in enumerate(found)]
+    return [Part(part.edit, _short(part, number > 0, number < last)) for number, part in enumerate(found)]
 
 
 def _short(part: Part, after_change: bool, before_change: bool) -> str:
     text = part.text
-    if part.side is not Side.SAME:
+    if part.edit is not Edit.SAME:
         return text if len(text) <= LONGEST else text[:LONGEST] + "…"
     if len(text) <= 2 * KEPT:
         return text
@@ -72,11 +72,11 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 
 def _aligned(one: Sequence[str], other: Sequence[str]) -> list[Part]:
     if max(len(one), len(other)) > ALIGNED:
-        return [Part(Side.REMOVED, "".join(one)), Part(Side.ADDED, "".join(other))]
+        return [Part(Edit.REMOVED, "".join(one)), Part(Edit.ADDED, "".join(other))]
     found = []
     for kind, i, j, k, m in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         if kind == "equal":
-            found.append(Part(Side.SAME, "".join(one[i:j])))
+            found.append(Part(Edit.SAME, "".join(one[i:j])))
         else:
-            found += [Part(Side.REMOVED, "".join(one[i:j])), Part(Side.ADDED, "".join(other[k:m]))]
+            found += [Part(Edit.REMOVED, "".join(one[i:j])), Part(Edit.ADDED, "".join(other[k:m]))]
     return found

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moat.diff import DiffError, SchemaChange, What, comparable, compare, schema_changes, unequal
 from moat.telling import LOOKED_AT, SHOWN
-from moat.words import Side
+from moat.words import Edit
 
 KEY = ("task_id", "k")
 TYPES = {
@@ -140,10 +140,10 @@ def test_the_most_telling_row_is_one_that_turned_with_the_fewest_changed_words()
     found = compare(one, other, What(["id"], ["text", "outcome", "n"], ["text"])).examples
     assert [example.key["id"] for example in found] == ["turned little", "turned much", "little"]
     assert found[0].values == {"outcome": ("reached", "not_reached"), "n": (1, 2)}
-    assert [(part.side, part.text) for part in found[0].texts["text"]] == [
-        (Side.SAME, "one two "),
-        (Side.REMOVED, "three"),
-        (Side.ADDED, "six"),
+    assert [(part.edit, part.text) for part in found[0].texts["text"]] == [
+        (Edit.SAME, "one two "),
+        (Edit.REMOVED, "three"),
+        (Edit.ADDED, "six"),
     ]
 
 
@@ -160,11 +160,11 @@ def test_lists_are_told_as_lines():
     turns = [[{"action": "get 1 log", "ok": True}], [{"action": "get 2 log", "ok": True}]]
     one, other = (pl.LazyFrame({"id": [1], "turns": [value]}) for value in turns)
     (example,) = compare(one, other, What(["id"], ["turns"], ["turns"])).examples
-    assert [(part.side, part.text) for part in example.texts["turns"]] == [
-        (Side.SAME, "action: get "),
-        (Side.REMOVED, "1"),
-        (Side.ADDED, "2"),
-        (Side.SAME, " log, ok: True"),
+    assert [(part.edit, part.text) for part in example.texts["turns"]] == [
+        (Edit.SAME, "action: get "),
+        (Edit.REMOVED, "1"),
+        (Edit.ADDED, "2"),
+        (Edit.SAME, " log, ok: True"),
     ]
 
 

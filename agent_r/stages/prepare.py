@@ -107,9 +107,9 @@ def run(stage: Stage[AgentParams]) -> None:
             with stage.progress(f"{name}, demonstrations", len(shown)) as advance:
                 for goal in shown:
                     first, turns = played(environment, goal.task, goal.gold or ())
-                    demos.append(gold_row(name, instruction(world), first, turns, goal.task))
-                    others = [action for other in shown if other is not goal for action in other.gold or ()]
                     told = instruction(world)
+                    demos.append(gold_row(name, told, first, turns, goal.task))
+                    others = [action for other in shown if other is not goal for action in other.gold or ()]
                     own = (environment, name, told, goal, others)
                     demos += slip_rows(*own, params.cold_start.slips, params.seed)
                     demos += judged_rows(*own, params.cold_start.judged, params.seed)

@@ -127,7 +127,7 @@ def _slip(
     assert gold
     for _ in range(TRIES):
         place = int(rng.integers(len(gold)))
-        action = _wrong_action(gold, place, others, rng)
+        action = _other_number(gold[place], rng) if rng.random() < 0.5 else _elsewhere(gold, others, rng)
         if action is None or action == gold[place]:
             continue
         try:
@@ -139,10 +139,8 @@ def _slip(
     return None
 
 
-def _wrong_action(gold: Sequence[str], place: int, others: Sequence[str], rng: np.random.Generator) -> str | None:
-    """The gold step with another number, or an action of another place or task."""
-    if rng.random() < 0.5:
-        return _other_number(gold[place], rng)
+def _elsewhere(gold: Sequence[str], others: Sequence[str], rng: np.random.Generator) -> str:
+    """An action of another place of the gold path, or of another task."""
     pool = others if others and rng.random() < 0.5 else gold
     return pool[int(rng.integers(len(pool)))]
 
@@ -162,11 +160,8 @@ def _wrong(environment: Environment, goal: Goal, others: Sequence[str], rng: np.
         place = int(rng.integers(len(gold)))
         draw = rng.random()
         instead = draw < 0.5  # in place of the gold step, else before it
-        if draw < 0.5 or draw >= 0.8:
-            action = _other_number(gold[place], rng)
-        else:
-            pool = others if others and rng.random() < 0.5 else gold
-            action = pool[int(rng.integers(len(pool)))]
+        numbered = draw < 0.5 or draw >= 0.8
+        action = _other_number(gold[place], rng) if numbered else _elsewhere(gold, others, rng)
         if action is None or action == gold[place]:
             continue
         rest = gold[place + 1 :] if instead else gold[place:]
